@@ -1,0 +1,1 @@
+"""What was promised: SLO contracts, their schema, names and registry."""

@@ -1,0 +1,1 @@
+"""What runs it: model, KV cache, workers, engine and simulated devices."""

@@ -1,0 +1,49 @@
+"""How an engine and its workers are started."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from superinfer.contracts.contract import SLOContract
+from superinfer.scheduler.config import SchedulerConfig
+
+DType = Literal["auto", "float32", "bfloat16"]
+
+
+class WorkerConfig(msgspec.Struct, kw_only=True):
+    """One worker process. `cores` are the CPU numbers it is pinned to; empty leaves it unpinned.
+
+    `dtype` "auto" is bfloat16 where the CPU multiplies it in hardware (AVX512-BF16, AMX), float32 elsewhere.
+    `kv_cache_bytes` None takes a share of the free memory.
+    """
+
+    domain_id: str
+    model_dir: str
+    dtype: DType = "auto"
+    random_weights: bool = False
+    kv_cache_bytes: int | None = None
+    host_blocks: int = 0
+    block_size: int = 16
+    max_model_len: int = 2048
+    max_step_tokens: int = 256
+    threads: int = 1
+    cores: list[int] = []
+
+
+class EngineConfig(msgspec.Struct, kw_only=True):
+    """The engine process: how many domains, which policy, which contracts; one worker process per domain.
+
+    `profile_path` names the model's feature JSON, whose latency model the scheduler uses.
+    """
+
+    model_dir: str
+    profile_path: str
+    domains: int = 1
+    dtype: DType = "auto"
+    random_weights: bool = False
+    kv_cache_bytes: int | None = None
+    restart_workers: bool = True
+    scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
+    contracts: list[SLOContract] = []

@@ -1,0 +1,139 @@
+"""Messages between a client (gateway, bench) and the engine process: msgpack over ZeroMQ IPC.
+
+Each direction is one tagged union; unknown tags are an error, nothing is pickled.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from superinfer.contracts.contract import SLOContract
+from superinfer.scheduler.outputs import StageTimes
+from superinfer.scheduler.request import Request
+from superinfer.scheduler.steps import FinishReason
+
+
+class Submit(msgspec.Struct, tag=True):
+    """Take this request."""
+
+    request: Request
+
+
+class Abort(msgspec.Struct, tag=True):
+    """Stop this request and free what it holds; unknown ids are ignored.
+
+    A stop string found by the client is an abort as well: `reason` is what Finished will say.
+    """
+
+    request_id: str
+    reason: FinishReason = "abort"
+
+
+class RegisterContract(msgspec.Struct, tag=True):
+    """Requests may use this contract from now on; a newer version replaces an older one."""
+
+    contract: SLOContract
+
+
+class GetStats(msgspec.Struct, tag=True):
+    """Answer with Stats."""
+
+
+class Shutdown(msgspec.Struct, tag=True):
+    """End the workers and the engine."""
+
+
+ClientMessage = Submit | Abort | RegisterContract | GetStats | Shutdown
+
+
+class DomainInfo(msgspec.Struct):
+    """One fault domain and the worker process that is it."""
+
+    domain_id: str
+    worker_pid: int
+    kv_blocks: int
+    block_size: int
+
+
+class EngineReady(msgspec.Struct, tag=True):
+    """All workers have loaded the model; requests are welcome."""
+
+    domains: list[DomainInfo]
+    max_model_len: int
+
+
+class EngineFailed(msgspec.Struct, tag=True):
+    """The engine cannot start or go on; `message` is one clear line for a person."""
+
+    message: str
+
+
+class Tokens(msgspec.Struct, tag=True):
+    """New output tokens of a request, the first of them at `first_index`; each index is sent once."""
+
+    request_id: str
+    first_index: int
+    token_ids: list[int]
+    time_s: float
+
+
+class Finished(msgspec.Struct, tag=True):
+    """The last message of a request. `error` says why where `reason` is "error"."""
+
+    request_id: str
+    reason: FinishReason
+    time_s: float
+    stages: StageTimes
+    output_tokens: int
+    domain_ids: list[str] = []
+    error: str | None = None
+
+
+class Rejected(msgspec.Struct, tag=True):
+    """The request was not admitted: `code` is "unknown_contract", "too_long", "empty_prompt" or "engine_down"."""
+
+    request_id: str
+    code: str
+    message: str
+    retry_after_s: float | None = None
+
+
+class DomainEvent(msgspec.Struct, tag=True):
+    """A domain died or came (back) up."""
+
+    domain_id: str
+    state: Literal["down", "up"]
+    time_s: float
+    worker_pid: int
+    moved_requests: int = 0
+    detail: str = ""
+
+
+class ContractStats(msgspec.Struct, kw_only=True):
+    """Live fulfilment of one contract since the engine started."""
+
+    service_id: str
+    finished: int = 0
+    met: int = 0
+    running: int = 0
+    waiting: int = 0
+
+
+class Stats(msgspec.Struct, tag=True, kw_only=True):
+    """A snapshot of the engine."""
+
+    time_s: float
+    waiting: int
+    running: int
+    rotated: int
+    steps: int
+    output_tokens: int
+    kv_blocks_total: int
+    kv_blocks_free: int
+    contracts: list[ContractStats]
+    domains_up: list[str]
+
+
+EngineMessage = EngineReady | EngineFailed | Tokens | Finished | Rejected | DomainEvent | Stats

@@ -1,0 +1,1 @@
+"""Models by name: where their weights, tokenizer and chat template come from."""

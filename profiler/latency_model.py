@@ -1,0 +1,131 @@
+"""The latency model: how long one engine step takes, and what follows from it for a whole request.
+
+A step's time is physical: a launch cost, the linear layers (bound by weight bytes when few tokens share the step,
+by arithmetic when many do), attention over the cached context of the decodes, attention within prefill chunks, and the output
+head for each sampled row. Every constant is fitted to measured steps (`superinfer.profiler.fit`). Plain Python, no clock,
+no torch: the scheduler calls it many times in one plan.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class StepShape:
+    """What a step holds, as far as its time depends on it.
+
+    `tokens` counts every token through the linear layers (decodes and prefill); `decodes` the decoding sequences;
+    `decode_context` the cached tokens they attend to, summed; `prefill_pairs` the (query, key) pairs of all prefill
+    chunks, count · (start + (count + 1) / 2) each; `rows` the rows through the output head; `chunks` the prefill chunks.
+    """
+
+    tokens: int = 0
+    decodes: int = 0
+    decode_context: int = 0
+    prefill_pairs: float = 0.0
+    rows: int = 0
+    chunks: int = 0
+
+    def add_decode(self, context: int) -> None:
+        """Add one decoding sequence with `context` cached tokens."""
+        self.tokens += 1
+        self.decodes += 1
+        self.decode_context += context
+        self.rows += 1
+
+    def add_prefill(self, start: int, count: int, *, samples: bool) -> None:
+        """Add a prefill chunk of `count` tokens after `start` cached ones; `samples` if it ends the prompt."""
+        self.tokens += count
+        self.prefill_pairs += count * (start + (count + 1) / 2)
+        self.chunks += 1
+        self.rows += samples
+
+    def copy(self) -> StepShape:
+        """An independent copy."""
+        return StepShape(
+            self.tokens, self.decodes, self.decode_context, self.prefill_pairs, self.rows, self.chunks
+        )
+
+
+@dataclass(slots=True)
+class LatencyModel:
+    """Fitted constants of one (model, device, precision); all in seconds.
+
+    `linear_points` is the time of all linear layers at given token counts, (tokens, seconds), ascending; between
+    points it is interpolated, beyond the last the last slope goes on. `residual_quantiles` maps a quantile to the ratio
+    measured / predicted there. `correction` is the online factor, 1.0 until steps have been observed.
+    """
+
+    launch_s: float
+    linear_points: list[tuple[float, float]]
+    decode_context_s: float
+    decode_s: float
+    prefill_pair_s: float
+    chunk_s: float
+    row_s: float
+    residual_quantiles: dict[float, float] = field(default_factory=lambda: {0.5: 1.0, 0.9: 1.1, 0.99: 1.3})
+    correction: float = 1.0
+    correction_gain: float = 0.05
+    _tokens: list[float] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.linear_points) < 2:
+            raise ValueError("linear_points: at least two (tokens, seconds) points are needed")
+        self._tokens = [tokens for tokens, _ in self.linear_points]
+
+    def linear_s(self, tokens: float) -> float:
+        """Time of the linear layers for `tokens` tokens, without correction."""
+        points = self.linear_points
+        i = min(max(bisect.bisect_right(self._tokens, tokens), 1), len(points) - 1)
+        (x0, y0), (x1, y1) = points[i - 1], points[i]
+        return y0 + (tokens - x0) * (y1 - y0) / (x1 - x0) if tokens > x0 else y0
+
+    def uncorrected_step_s(self, shape: StepShape) -> float:
+        """Predicted time of a step by the fitted constants alone; 0 for an empty one."""
+        if shape.tokens == 0:
+            return 0.0
+        return (
+            self.launch_s
+            + self.linear_s(shape.tokens)
+            + self.decode_context_s * shape.decode_context
+            + self.decode_s * shape.decodes
+            + self.prefill_pair_s * shape.prefill_pairs
+            + self.chunk_s * shape.chunks
+            + self.row_s * shape.rows
+        )
+
+    def step_s(self, shape: StepShape) -> float:
+        """Predicted time of a step with the online correction."""
+        return self.correction * self.uncorrected_step_s(shape)
+
+    def decode_step_s(self, context: int) -> float:
+        """One decode alone with `context` cached tokens."""
+        return self.step_s(StepShape(tokens=1, decodes=1, decode_context=context, rows=1))
+
+    def prefill_s(self, start: int, count: int) -> float:
+        """A prefill of `count` tokens after `start` cached ones, alone in its step, first token included."""
+        if count <= 0:
+            return 0.0
+        shape = StepShape()
+        shape.add_prefill(start, count, samples=True)
+        return self.step_s(shape)
+
+    def decodes_s(self, context: int, count: int) -> float:
+        """`count` successive lone decodes that begin with `context` cached tokens."""
+        if count <= 0:
+            return 0.0
+        return count * self.decode_step_s(context + count // 2)
+
+    def unloaded_s(self, prompt_tokens: int, output_tokens: int) -> float:
+        """End-to-end time of a request alone on the device."""
+        return self.prefill_s(0, prompt_tokens) + self.decodes_s(prompt_tokens + 1, output_tokens - 1)
+
+    def observe(self, shape: StepShape, actual_s: float) -> None:
+        """Correct the model towards what a step really took; outliers count at most 2 × either way."""
+        predicted = self.uncorrected_step_s(shape)
+        if predicted <= 0.0 or actual_s <= 0.0:
+            return
+        ratio = min(max(actual_s / predicted, 0.5 * self.correction), 2.0 * self.correction)
+        self.correction += self.correction_gain * (ratio - self.correction)

@@ -1,0 +1,1 @@
+"""What happened: outcomes, attainment statistics, tables, plots and run folders."""

@@ -1,0 +1,1 @@
+"""Who goes next: slack, queues, policies and the composition of each engine step."""

@@ -1,0 +1,49 @@
+"""What the scheduler tells of its requests: tokens as they are committed, and how each request ended."""
+
+from __future__ import annotations
+
+import msgspec
+
+from superinfer.scheduler.steps import FinishReason
+
+
+class StageTimes(msgspec.Struct, kw_only=True):
+    """Where a request's time went, in seconds; the sum is its end-to-end time in the engine."""
+
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    rotated_s: float = 0.0
+    migration_s: float = 0.0
+
+
+class TokenOutput(msgspec.Struct):
+    """One committed output token; each (request_id, output_index) is produced once."""
+
+    request_id: str
+    output_index: int
+    token_id: int
+
+
+class FinishOutput(msgspec.Struct, kw_only=True):
+    """The end of a request; it follows the request's last TokenOutput. `met` is None for a best-effort contract."""
+
+    request_id: str
+    contract_id: str
+    reason: FinishReason
+    stages: StageTimes
+    output_tokens: int
+    domain_ids: list[str]
+    met: bool | None
+    error: str | None = None
+
+
+Output = TokenOutput | FinishOutput
+
+
+class Refusal(msgspec.Struct, kw_only=True):
+    """Why a request was not admitted: "unknown_contract", "too_long", "empty_prompt", "duplicate_id", "engine_down"."""
+
+    code: str
+    message: str
+    retry_after_s: float | None = None

@@ -1,0 +1,1 @@
+"""Policies: each decides what the next engine step of a domain holds."""

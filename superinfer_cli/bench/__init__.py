@@ -1,0 +1,1 @@
+"""`superinfer bench`: mixed-SLO load on the real executor."""

@@ -1,0 +1,1 @@
+"""`superinfer serve`: an OpenAI-compatible server over the engine."""
