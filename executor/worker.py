@@ -1,0 +1,126 @@
+"""The process of one fault domain: loads the model on its own cores, then runs one step plan after the other.
+
+`python -m superinfer.executor.worker --endpoint ipc://… --runner module:Class`, with a WorkerConfig as
+msgpack on standard input. Plans that arrive while a step runs wait in the socket's queue, so that the next
+step starts at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+import zmq
+
+from superinfer.contracts.errors import ResourceError
+from superinfer.executor.config import WorkerConfig
+from superinfer.executor.lifeline import die_with_parent, read_settings
+from superinfer.executor.worker_messages import (
+    WorkerFailed,
+    WorkerGreeting,
+    WorkerReady,
+    error_kind,
+    error_message,
+)
+from superinfer.scheduler.steps import StepPlan, StepResult
+
+DEFAULT_RUNNER = "superinfer.executor.model_runner:ModelRunner"
+
+STOP = b""
+"""The frame that ends a worker; every other frame is a StepPlan."""
+
+_FLUSH_MS = 2000
+
+
+class Runner(Protocol):
+    """What runs the steps inside a worker: an Executor with a KV cache of a known size."""
+
+    kv_blocks: int
+    max_model_len: int
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step and return its result."""
+        ...
+
+
+def load_runner(path: str) -> Callable[[WorkerConfig], Runner]:
+    """The class that `path`, "module:Class", names."""
+    module, _, name = path.partition(":")
+    runner: Callable[[WorkerConfig], Runner] = getattr(importlib.import_module(module), name)
+    return runner
+
+
+def pin_to_cores(cores: list[int]) -> None:
+    """Bind this thread and those it starts from now on to `cores`; ResourceError where that cannot be."""
+    if not cores:
+        return
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError as error:
+        usable = sorted(os.sched_getaffinity(0))
+        raise ResourceError(f"cores {cores}: {error.strerror}; this process may use {usable}") from error
+
+
+def run_steps(runner: Runner, socket: zmq.Socket[bytes], domain_id: str) -> bool:
+    """Run plans until the engine says stop; False where a step failed: the runner's state is then unknown."""
+    decoder = msgspec.msgpack.Decoder(StepPlan)
+    encoder = msgspec.msgpack.Encoder()
+    while (frame := socket.recv()) != STOP:
+        plan = decoder.decode(frame)
+        started_s = time.monotonic()
+        try:
+            result = runner.execute(plan)
+        except Exception as error:
+            traceback.print_exc()
+            result = StepResult(
+                domain_id=domain_id,
+                step_id=plan.step_id,
+                started_s=started_s,
+                finished_s=time.monotonic(),
+                error=error_message(error),
+            )
+        socket.send(encoder.encode(result))
+        if result.error is not None:
+            return False
+    return True
+
+
+def main() -> int:
+    """Connect, load, greet, run; the exit code is 1 where the worker could not start or a step failed."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--endpoint", required=True)
+    arguments.add_argument("--runner", default=DEFAULT_RUNNER)
+    options = arguments.parse_args()
+    config = msgspec.msgpack.decode(read_settings(), type=WorkerConfig)
+    die_with_parent()
+
+    # Connecting starts ZeroMQ's own thread. It has to precede the pinning, so that this thread stays free
+    # to run on any core: on the worker's, a result would wait there behind the next step.
+    context = zmq.Context()
+    socket = context.socket(zmq.PAIR)
+    socket.connect(options.endpoint)
+    greeting: WorkerGreeting
+    runner: Runner | None = None
+    try:
+        pin_to_cores(config.cores)
+        runner = load_runner(options.runner)(config)
+        greeting = WorkerReady(config.domain_id, os.getpid(), runner.kv_blocks, runner.max_model_len)
+    except Exception as error:
+        greeting = WorkerFailed(error_kind(error), error_message(error))
+        if greeting.kind != type(error).__name__:
+            traceback.print_exc()
+    socket.send(msgspec.msgpack.encode(greeting))
+    done = runner is not None and run_steps(runner, socket, config.domain_id)
+    context.destroy(linger=_FLUSH_MS)
+    return 0 if done else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

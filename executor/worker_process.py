@@ -1,0 +1,184 @@
+"""The parent's side of a worker: starts its process, sends plans, receives results, notices its death."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import zmq
+
+from superinfer.contracts.errors import EngineError
+from superinfer.executor.child_process import ChildProcess
+from superinfer.executor.config import WorkerConfig
+from superinfer.executor.worker import DEFAULT_RUNNER, STOP
+from superinfer.executor.worker_messages import WorkerFailed, WorkerGreeting, WorkerReady, rebuild_error
+from superinfer.scheduler.steps import StepPlan, StepResult
+
+_MAX_SOCKET_PATH = 100
+
+
+def make_socket_directory() -> Path:
+    """A new directory for IPC sockets, mode 0700; under /tmp where the path of $TMPDIR is too long for
+    them.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="superinfer-"))
+    if len(str(directory)) + len("/engine.sock") <= _MAX_SOCKET_PATH:
+        return directory
+    directory.rmdir()
+    return Path(tempfile.mkdtemp(prefix="superinfer-", dir="/tmp"))
+
+
+class WorkerProcess:
+    """One worker process. Not thread-safe; at most one thread may use it at a time.
+
+    `runner` names the class that runs the steps, "module:Class", made from the WorkerConfig inside the
+    process.
+    """
+
+    def __init__(self, config: WorkerConfig, *, runner: str = DEFAULT_RUNNER) -> None:
+        self.config = config
+        self.ready: WorkerReady | None = None
+        self._runner = runner
+        self._child: ChildProcess | None = None
+        self._directory: Path | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._greetings = msgspec.msgpack.Decoder(WorkerGreeting)
+        self._results = msgspec.msgpack.Decoder(StepResult)
+
+    @property
+    def _process(self) -> ChildProcess:
+        if self._child is None:
+            raise EngineError(f"the worker of domain {self.config.domain_id} has not been started")
+        return self._child
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._process.pid
+
+    @property
+    def sentinel(self) -> int:
+        """A file descriptor that becomes readable when the process ends."""
+        return self._process.sentinel
+
+    def start(self) -> None:
+        """Start the process; it loads the model in the background."""
+        self._directory = make_socket_directory()
+        endpoint = f"ipc://{self._directory}/worker.sock"
+        self.socket.bind(endpoint)
+        self._child = ChildProcess(
+            "superinfer.executor.worker",
+            ["--endpoint", endpoint, "--runner", self._runner],
+            msgspec.msgpack.encode(self.config),
+        )
+
+    def is_alive(self) -> bool:
+        """True until the process has ended."""
+        return self._process.is_alive()
+
+    def describe_end(self) -> str:
+        """How the process ended: "the worker of domain 0 was killed by SIGKILL"."""
+        return f"the worker of domain {self.config.domain_id} {self._process.describe_end()}"
+
+    def try_ready(self) -> WorkerReady | None:
+        """The worker's greeting once it has come, else None; raises the worker's error where it cannot
+        start.
+        """
+        if self.ready is not None:
+            return self.ready
+        alive = self.is_alive()  # before reading: whatever a dead process sent can be read by now
+        frame = self._receive(0 if alive else 200)
+        if frame is None:
+            if not alive:
+                raise EngineError(f"{self.describe_end()} while it started")
+            return None
+        greeting = self._greetings.decode(frame)
+        if isinstance(greeting, WorkerFailed):
+            raise rebuild_error(greeting.kind, greeting.message)
+        self.ready = greeting
+        self._remove_directory()  # the connection stays; nothing is left on disk even after SIGKILL
+        return greeting
+
+    def wait_ready(self, timeout_s: float = 300.0) -> WorkerReady:
+        """Wait until the model is loaded; raises the worker's ModelError or ResourceError, or EngineError."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            self._wait(deadline_s)
+            if (ready := self.try_ready()) is not None:
+                return ready
+            if time.monotonic() >= deadline_s:
+                raise EngineError(
+                    f"the worker of domain {self.config.domain_id} was not ready within {timeout_s:g} s"
+                )
+
+    def send(self, plan: StepPlan) -> None:
+        """Queue a plan; a second one may be sent while the first runs."""
+        self.socket.send(self._encoder.encode(plan), zmq.NOBLOCK)
+
+    def try_receive(self) -> StepResult | None:
+        """The next step's result if it has come."""
+        frame = self._receive(0)
+        return None if frame is None else self._results.decode(frame)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one plan and wait for its result; EngineError where the step fails or the worker dies."""
+        self.send(plan)
+        while True:
+            alive = self.is_alive()
+            if (result := self.try_receive()) is not None:
+                if result.error is not None:
+                    raise EngineError(f"step {plan.step_id} of domain {plan.domain_id}: {result.error}")
+                return result
+            if not alive:
+                raise EngineError(f"{self.describe_end()} in step {plan.step_id}")
+            self._wait(None)
+
+    def kill(self) -> None:
+        """SIGKILL the process; `close` has still to be called."""
+        self._process.kill()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """End the process and remove what it used; safe to call twice."""
+        if self._child is not None:
+            if self._child.is_alive() and self.ready is not None and not self.socket.closed:
+                self.socket.send(STOP, zmq.NOBLOCK)
+                self._child.wait(timeout_s)
+            self._child.close(timeout_s)
+            self._child = None
+        self._context.destroy(linger=0)
+        self._remove_directory()
+
+    def _receive(self, timeout_ms: int) -> bytes | None:
+        if not self.socket.poll(timeout_ms):
+            return None
+        return self.socket.recv(zmq.NOBLOCK)
+
+    def _wait(self, deadline_s: float | None) -> None:
+        """Wait for a message or for the end of the process, until `deadline_s`."""
+        poller = zmq.Poller()
+        poller.register(self.socket, zmq.POLLIN)
+        poller.register(self.sentinel, zmq.POLLIN)
+        poller.poll(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()) * 1000)
+
+    def _remove_directory(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    def __enter__(self) -> WorkerProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
