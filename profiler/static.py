@@ -1,0 +1,173 @@
+"""The four static dimensions of a model from its architecture: compute, bandwidth, memory, communication.
+
+Conventions. A product of an m×k and a k×n matrix is 2·m·n·k FLOPs, the output head included; attention counts
+the score and value products over the full S×S square, as torch's FlopCounterMode counts
+scaled_dot_product_attention. Bytes are the least that must cross the memory bus: weights once a step, the KV
+cache once, embedding rows; activations are taken to stay in cache.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from superinfer.profiler.architecture import ModelArchitecture
+
+BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
+TENSOR_PARALLEL_DEGREES = (2, 4, 8)
+
+
+class ComputeDensity(msgspec.Struct, frozen=True, kw_only=True):
+    """Arithmetic per token: a prefill of `prefill_tokens`, a decode after `decode_context` tokens."""
+
+    parameters: int
+    active_parameters: int
+    prefill_tokens: int
+    prefill_flops_per_token: float
+    decode_context: int
+    decode_flops_per_token: float
+
+
+class BandwidthSensitivity(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory traffic per token and phase at batch size 1, and FLOPs per byte of it."""
+
+    prefill_read_bytes_per_token: float
+    prefill_write_bytes_per_token: float
+    prefill_flops_per_byte: float
+    decode_read_bytes_per_token: float
+    decode_write_bytes_per_token: float
+    decode_flops_per_byte: float
+
+
+class MemoryPattern(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model occupies: weights, and KV cache per token; `max_position` is the longest context."""
+
+    weight_bytes: int
+    kv_bytes_per_token: int
+    max_position: int | None
+
+
+class Communication(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of `degree` devices sends per token.
+
+    All-reduce: tensor parallelism, twice a layer, by a ring. All-to-all: expert parallelism, dispatch and
+    combine of a token's experts; 0 for a dense model. `flops_per_byte` is the device's share of the prefill
+    FLOPs over its all-reduce bytes.
+    """
+
+    degree: int
+    all_reduce_bytes_per_token: float
+    all_to_all_bytes_per_token: float
+    flops_per_byte: float
+
+
+class StaticFeatures(msgspec.Struct, frozen=True, kw_only=True):
+    """The four dimensions of one model at one precision."""
+
+    compute: ComputeDensity
+    bandwidth: BandwidthSensitivity
+    memory: MemoryPattern
+    communication: list[Communication]
+
+
+def prefill_flops(architecture: ModelArchitecture, tokens: int) -> float:
+    """FLOPs of one forward pass over a prompt of `tokens`, with the head at every position."""
+    a = architecture
+    linear = 2.0 * tokens * (a.linear_weights_per_token + a.head_weights)
+    return linear + _attention_flops(a, tokens, tokens)
+
+
+def decode_flops(architecture: ModelArchitecture, context: int) -> float:
+    """FLOPs of one decoded token with `context` tokens before it."""
+    a = architecture
+    keys = a.visible_keys(context + 1)
+    return 2.0 * (a.linear_weights_per_token + a.head_weights) + _attention_flops(a, 1, keys)
+
+
+def chunk_flops(architecture: ModelArchitecture, start: int, tokens: int, *, head_rows: int = 1) -> float:
+    """FLOPs that a chunk of `tokens` after `start` cached ones needs: causal pairs, `head_rows` head rows."""
+    a = architecture
+    pairs = tokens * (start + (tokens + 1) / 2)
+    linear = 2.0 * tokens * a.linear_weights_per_token + 2.0 * head_rows * a.head_weights
+    return linear + 4.0 * a.layers * a.query_size * pairs
+
+
+def kv_bytes_per_token(architecture: ModelArchitecture, dtype: str) -> int:
+    """KV cache bytes of one token in all layers."""
+    return 2 * architecture.layers * architecture.kv_size * BYTES_PER_ELEMENT[dtype]
+
+
+def step_read_bytes(architecture: ModelArchitecture, dtype: str, *, tokens: int, context: int) -> float:
+    """Bytes that a step of `tokens` must read at least: weights once, embedding rows, `context` tokens of KV.
+
+    Of a mixture of experts, the expected number of experts that at least one of the tokens is routed to.
+    """
+    a = architecture
+    touched = a.experts * (1.0 - (1.0 - a.experts_per_token / a.experts) ** tokens)
+    untouched_weights = a.layers * (a.experts - touched) * a.expert_weights
+    unread_embedding = 0 if a.tied_embeddings else a.head_weights
+    weights = a.parameters - untouched_weights - unread_embedding + tokens * a.hidden_size
+    return weights * BYTES_PER_ELEMENT[dtype] + context * kv_bytes_per_token(a, dtype)
+
+
+def static_features(
+    architecture: ModelArchitecture,
+    dtype: str,
+    *,
+    prefill_tokens: int = 512,
+    decode_context: int = 512,
+) -> StaticFeatures:
+    """The four dimensions at a stated prompt length and decode context (tokens)."""
+    a = architecture
+    element_bytes = BYTES_PER_ELEMENT[dtype]
+    kv_bytes = kv_bytes_per_token(a, dtype)
+    prefill_per_token = prefill_flops(a, prefill_tokens) / prefill_tokens
+    decode_per_token = decode_flops(a, decode_context)
+    prefill_read = step_read_bytes(a, dtype, tokens=prefill_tokens, context=0) / prefill_tokens
+    decode_read = step_read_bytes(a, dtype, tokens=1, context=a.visible_keys(decode_context))
+    return StaticFeatures(
+        compute=ComputeDensity(
+            parameters=a.parameters,
+            active_parameters=a.active_parameters,
+            prefill_tokens=prefill_tokens,
+            prefill_flops_per_token=prefill_per_token,
+            decode_context=decode_context,
+            decode_flops_per_token=decode_per_token,
+        ),
+        bandwidth=BandwidthSensitivity(
+            prefill_read_bytes_per_token=prefill_read,
+            prefill_write_bytes_per_token=kv_bytes,
+            prefill_flops_per_byte=prefill_per_token / (prefill_read + kv_bytes),
+            decode_read_bytes_per_token=decode_read,
+            decode_write_bytes_per_token=kv_bytes,
+            decode_flops_per_byte=decode_per_token / (decode_read + kv_bytes),
+        ),
+        memory=MemoryPattern(
+            weight_bytes=a.parameters * element_bytes,
+            kv_bytes_per_token=kv_bytes,
+            max_position=a.max_position,
+        ),
+        communication=[
+            _communication(a, element_bytes, degree, prefill_per_token) for degree in TENSOR_PARALLEL_DEGREES
+        ],
+    )
+
+
+def _attention_flops(a: ModelArchitecture, queries: int, keys: int) -> float:
+    return 4.0 * a.layers * a.query_size * queries * keys
+
+
+def _communication(
+    a: ModelArchitecture, element_bytes: int, degree: int, flops_per_token: float
+) -> Communication:
+    remote_share = (degree - 1) / degree
+    activation_bytes = a.hidden_size * element_bytes
+    all_reduce = 2 * a.layers * activation_bytes * 2 * remote_share
+    all_to_all = (
+        2 * a.layers * a.experts_per_token * activation_bytes * remote_share if a.experts > 1 else 0.0
+    )
+    return Communication(
+        degree=degree,
+        all_reduce_bytes_per_token=all_reduce,
+        all_to_all_bytes_per_token=all_to_all,
+        flops_per_byte=flops_per_token / degree / all_reduce,
+    )
