@@ -1,0 +1,23 @@
+"""What a model name resolves to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+Progress = Callable[[str, int, int], None]
+"""Called as (stage, done, total) while a model is fetched; `total` is at least 1."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A directory with config.json, tokenizer files and, where `has_weights`, *.safetensors."""
+
+    name: str
+    directory: Path
+    has_weights: bool
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """The progress callback of callers that do not show any."""
