@@ -1,0 +1,62 @@
+"""One attention layer: fused projections, rotation, cache write, then decodes and prefill chunks each their way."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from superinfer.executor.model.architecture import Architecture
+from superinfer.executor.model.batch import TokenBatch
+from superinfer.executor.model.decode_attention import decode_attention
+from superinfer.executor.model.kernels import LOG2_E, as_numpy
+from superinfer.executor.model.linear import Linear
+from superinfer.executor.model.prefill_attention import prefill_attention
+from superinfer.executor.model.rope import rotate_and_store
+
+
+class AttentionScratch:
+    """Buffers that all layers share: the rotation table and the decode kernel's work space."""
+
+    def __init__(self, architecture: Architecture, rotation: npt.NDArray[np.float32], max_tokens: int) -> None:
+        self.rotation = rotation
+        self.scale = np.float32(LOG2_E / math.sqrt(architecture.head_dim))
+        self.scores = np.zeros((architecture.heads, max_tokens), np.float32)
+        self.sums = np.zeros((architecture.heads, architecture.head_dim), np.float32)
+
+
+class Attention:
+    """Grouped-query attention over the paged cache."""
+
+    def __init__(
+        self, architecture: Architecture, layer: int, qkv: Linear, output: Linear, scratch: AttentionScratch
+    ) -> None:
+        self._heads, self._head_dim = architecture.heads, architecture.head_dim
+        self._layer = layer
+        self._qkv = qkv
+        self._output = output
+        self._scratch = scratch
+
+    def __call__(self, x: torch.Tensor, batch: TokenBatch, pool: npt.NDArray[Any]) -> torch.Tensor:
+        """x (tokens, hidden) → (tokens, hidden); writes the tokens' keys and values to `pool`."""
+        scratch = self._scratch
+        tokens = x.shape[0]
+        qkv = self._qkv(x)
+        queries = torch.empty(tokens, self._heads, self._head_dim)
+        queries_array = queries.numpy()
+        rotate_and_store(
+            as_numpy(qkv), batch.positions, batch.slots, scratch.rotation, pool, self._layer, scratch.scale,
+            queries_array,
+        )  # fmt: skip
+        mixed = torch.empty(tokens, self._heads * self._head_dim, dtype=x.dtype)
+        if len(batch.context_lengths):
+            decode_attention(
+                queries_array, pool, self._layer, batch.block_tables, batch.context_lengths,
+                scratch.scores, scratch.sums, as_numpy(mixed),
+            )  # fmt: skip
+        for chunk in batch.chunks:
+            prefill_attention(queries, pool, self._layer, chunk, mixed)
+        return self._output(mixed)

@@ -1,0 +1,148 @@
+"""Runs the steps of one fault domain on a torch model in this process."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from superinfer.contracts.errors import ResourceError
+from superinfer.executor.batch_builder import Work, build_batch
+from superinfer.executor.config import DType, WorkerConfig
+from superinfer.executor.kv_cache import KVCache, block_bytes, plan_device_blocks
+from superinfer.executor.model.architecture import Architecture, load_architecture
+from superinfer.executor.model.decoder import Decoder
+from superinfer.executor.model.memory import available_memory_bytes, format_bytes
+from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights, WeightSource
+from superinfer.executor.sampling import greedy, sample
+from superinfer.executor.sequence import Sequence
+from superinfer.scheduler.steps import Rotation, SampledToken, StepPlan, StepResult
+
+
+def compute_dtype(dtype: DType) -> torch.dtype:
+    """The torch type a worker computes in; "auto" is bfloat16 only where the CPU multiplies it in hardware."""
+    if dtype == "auto":
+        in_hardware = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return torch.bfloat16 if in_hardware else torch.float32
+    return torch.bfloat16 if dtype == "bfloat16" else torch.float32
+
+
+class ModelRunner:
+    """Holds the model, the KV cache and the sequences of one domain; implements `scheduler.steps.Executor`.
+
+    `kv_blocks` is the size of the device pool, `max_model_len` the longest prompt plus output in tokens: what was
+    asked for, or less where the model itself ends earlier.
+    """
+
+    def __init__(self, config: WorkerConfig) -> None:
+        """Load the model and set the cache up. Raises ModelError and ResourceError."""
+        torch.set_num_threads(config.threads)
+        directory = Path(config.model_dir)
+        architecture = load_architecture(directory)
+        dtype = compute_dtype(config.dtype)
+        self.architecture = architecture
+        self.dtype = dtype
+        self.block_size = config.block_size
+        self.max_model_len = min(config.max_model_len, architecture.max_positions)
+        _check_weights_fit(architecture, dtype, directory)
+        with torch.inference_mode():
+            self._decoder = Decoder(architecture, _weight_source(config, architecture), dtype, self.max_model_len)
+        self.kv_blocks = plan_device_blocks(
+            bytes_per_block=block_bytes(architecture, config.block_size, dtype),
+            block_size=config.block_size,
+            max_model_len=self.max_model_len,
+            host_blocks=config.host_blocks,
+            kv_cache_bytes=config.kv_cache_bytes,
+            available_bytes=available_memory_bytes(),
+        )
+        self._cache = KVCache(
+            architecture,
+            device_blocks=self.kv_blocks,
+            host_blocks=config.host_blocks,
+            block_size=config.block_size,
+            dtype=dtype,
+        )
+        self._eos_token_ids = frozenset(architecture.eos_token_ids)
+        self._sequences: dict[int, Sequence] = {}
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Apply the plan's changes, run its tokens through the model, sample; see `scheduler.steps`."""
+        started_s = time.monotonic()
+        for sequence_id in plan.finished:
+            self._sequences.pop(sequence_id, None)
+        for rotation in plan.rotate_out:
+            self._rotate_out(rotation)
+        for rotation in plan.rotate_in:
+            self._rotate_in(rotation)
+        for new in plan.new_sequences:
+            self._sequences[new.sequence_id] = Sequence(new)
+        tokens = self._compute(plan)
+        return StepResult(
+            domain_id=plan.domain_id,
+            step_id=plan.step_id,
+            started_s=started_s,
+            finished_s=time.monotonic(),
+            tokens=tokens,
+        )
+
+    def _rotate_out(self, rotation: Rotation) -> None:
+        sequence = self._sequences.get(rotation.sequence_id)
+        if sequence is None or sequence.finish is not None:
+            return
+        self._cache.rotate_out(rotation.pairs)
+        sequence.blocks = []
+
+    def _rotate_in(self, rotation: Rotation) -> None:
+        sequence = self._sequences.get(rotation.sequence_id)
+        if sequence is None or sequence.finish is not None:
+            return
+        self._cache.rotate_in(rotation.pairs)
+        sequence.blocks = [device_block for _, device_block in rotation.pairs]
+
+    def _compute(self, plan: StepPlan) -> list[SampledToken]:
+        work: list[Work] = []
+        for step in plan.sequences:
+            sequence = self._sequences[step.sequence_id]
+            if sequence.finish is None:
+                sequence.blocks.extend(step.new_blocks)
+                work.append((step, sequence))
+        if not work:
+            return []
+        batch, sampling = build_batch(work, self.block_size)
+        with torch.inference_mode():
+            logits = self._decoder.forward(batch, self._cache.device_array).numpy()
+        return self._sample(logits, sampling)
+
+    def _sample(self, logits: np.ndarray, sequences: list[Sequence]) -> list[SampledToken]:
+        """One token for each row of the logits; greedy rows are taken all at once."""
+        best = greedy(logits) if sequences else []
+        tokens = []
+        for row, sequence in enumerate(sequences):
+            params = sequence.sampling
+            if params.is_greedy and not params.has_penalties:
+                token_id = int(best[row])
+            else:
+                token_id = sample(logits[row], params, sequence.token_ids, sequence.prompt_length)
+            index = sequence.output_count
+            finish = sequence.commit(token_id, self._eos_token_ids, self.max_model_len)
+            tokens.append(SampledToken(sequence.sequence_id, index, token_id, finish))
+        return tokens
+
+
+def _weight_source(config: WorkerConfig, architecture: Architecture) -> WeightSource:
+    if config.random_weights:
+        return RandomWeights(architecture.initializer_range, tied_head=architecture.tied_head)
+    return SafetensorsWeights(Path(config.model_dir))
+
+
+def _check_weights_fit(architecture: Architecture, dtype: torch.dtype, directory: Path) -> None:
+    """Refuse a model whose weights alone exceed the memory. Raises ResourceError."""
+    needed = architecture.linear_parameters * dtype.itemsize
+    available = available_memory_bytes()
+    if needed > available:
+        raise ResourceError(
+            f"{directory}: the weights need {format_bytes(needed)} as {str(dtype).removeprefix('torch.')}, "
+            f"but {format_bytes(available)} of memory is available"
+        )
