@@ -1,0 +1,40 @@
+"""Settings of the slack policy's step planner, and how they are read from `slack_decay_profile.yaml`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from superinfer.contracts.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlannerConfig:
+    """What `superinfer tune` searches beside the decay profile.
+
+    `reserve_alpha` scales the reserve for the not-yet-arrived, `margin_ms` is its constant part; `loose_in_flight` bounds how many less
+    urgent requests hold KV at once; `class_ratio` is how many times more time a contract must allow to count as less urgent;
+    `idle_step_share` caps a step without urgent work at this share of the most urgent contract's initial slack.
+    """
+
+    reserve_alpha: float = 1.8
+    margin_ms: float = 20.0
+    loose_in_flight: int = 12
+    class_ratio: float = 2.0
+    idle_step_share: float = 0.15
+
+
+def planner_from_mapping(section: Mapping[str, Any], source: str) -> PlannerConfig:
+    """A PlannerConfig from the `planner` mapping of a file; errors name the key and what is accepted."""
+    accepted = {field.name: field for field in dataclasses.fields(PlannerConfig)}
+    values: dict[str, Any] = {}
+    for key, value in section.items():
+        if key not in accepted:
+            raise UsageError(f"{source}: unknown key planner.{key}; accepted: {', '.join(accepted)}")
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number or value < 0:
+            raise UsageError(f"{source}: planner.{key}: {value!r} is not accepted; expected a number >= 0")
+        values[key] = max(int(value), 1) if key == "loose_in_flight" else float(value)
+    return PlannerConfig(**values)

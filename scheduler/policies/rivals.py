@@ -1,0 +1,72 @@
+"""fcfs, round robin, static priority and earliest deadline first, on the shared composition."""
+
+from __future__ import annotations
+
+import math
+
+from superinfer.scheduler.policies.budget import BudgetPolicy
+from superinfer.scheduler.sequence import SequenceState
+from superinfer.scheduler.step_builder import StepBuilder
+
+
+class FirstComeFirstServed(BudgetPolicy):
+    """By arrival, as vLLM does by default."""
+
+    name = "fcfs"
+
+    def rank(self, sequence: SequenceState) -> tuple[float, ...]:
+        """By arrival."""
+        return (sequence.arrival_s, sequence.sequence_id)
+
+
+class RoundRobin(FirstComeFirstServed):
+    """Contracts take turns at entering; within one, by arrival. What a fair gateway does."""
+
+    name = "round_robin"
+
+    def __init__(self) -> None:
+        self._last_turn: dict[str, int] = {}
+        self._turn = 0
+
+    def next_waiting(self, builder: StepBuilder) -> SequenceState | None:
+        """The head of the contract whose turn lies furthest back."""
+        return min(
+            builder.queues.heads(),
+            key=lambda s: (self._last_turn.get(s.request.contract_id, -1), *self.rank(s)),
+            default=None,
+        )
+
+    def entered(self, sequence: SequenceState) -> None:
+        """The contract has had its turn."""
+        self._turn += 1
+        self._last_turn[sequence.request.contract_id] = self._turn
+
+
+class StaticPriority(BudgetPolicy):
+    """By the contract's priority, then the tighter end-to-end bound, then arrival."""
+
+    name = "priority"
+
+    def rank(self, sequence: SequenceState) -> tuple[float, ...]:
+        """By class, then arrival."""
+        bound_ms = sequence.contract.deadline_ms
+        return (
+            -sequence.contract.priority,
+            math.inf if bound_ms is None else bound_ms,
+            sequence.arrival_s,
+            sequence.sequence_id,
+        )
+
+
+class EarliestDeadlineFirst(BudgetPolicy):
+    """By absolute end-to-end deadline; best effort last."""
+
+    name = "edf"
+
+    def rank(self, sequence: SequenceState) -> tuple[float, ...]:
+        """By deadline, then arrival."""
+        return (sequence.deadline_s, sequence.arrival_s, sequence.sequence_id)
+
+    def waiting_key(self, sequence: SequenceState) -> float:
+        """By deadline."""
+        return min(sequence.deadline_s, sequence.ttft_deadline_s)

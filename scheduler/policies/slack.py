@@ -1,0 +1,276 @@
+"""Slack scheduling: compose each step so that every live contract keeps its deadline, and give the rest away.
+
+Contracts fall into urgency classes by how much time they allow. A step is filled class by class, most urgent first:
+
+1. live requests of the most urgent class present decode, and their prefills go in whole;
+2. they set a limit on the step: a request's slack, less a *reserve* for urgent work that has not arrived yet, is spent evenly over the steps it
+   still needs. Less urgent work goes in while the predicted step time stays within the limit of every live request above it;
+3. a request that cannot make it any more is *lost*: it rides along right after those that can, so that it completes soon
+   without costing anyone a deadline;
+4. among less urgent requests that cannot all make it, Moore–Hodgson's rule says which to give up;
+5. where nothing urgent is alive, a step cap keeps the device free soon for what may arrive.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.arrivals import ArrivalRate
+from superinfer.scheduler.decay import DecayProfile
+from superinfer.scheduler.moore_hodgson import split_feasible
+from superinfer.scheduler.policies.load import ContractLoad
+from superinfer.scheduler.policies.planner_config import PlannerConfig
+from superinfer.scheduler.sequence import SequenceState, Status
+from superinfer.scheduler.slack import milestones, slack_s
+from superinfer.scheduler.step_builder import StepBuilder
+
+BEST_EFFORT_DEADLINE_S = 1e9
+
+
+@dataclass(slots=True)
+class _Live:
+    """A sequence with its slack at the time of planning."""
+
+    sequence: SequenceState
+    slack_s: float
+
+
+class SlackPolicy:
+    """See the module's text. One instance learns arrival rates and loads per contract for all domains."""
+
+    name = "slack"
+
+    def __init__(
+        self,
+        model: LatencyModel,
+        *,
+        decay: DecayProfile | None = None,
+        planner: PlannerConfig | None = None,
+        domains_up: int = 1,
+    ) -> None:
+        self.model = model
+        self.decay = decay or DecayProfile()
+        self.planner = planner or PlannerConfig()
+        self.domains_up = domains_up
+        self._loads: dict[str, ContractLoad] = {}
+        self._levels: dict[str, int] = {}
+
+    def waiting_key(self, sequence: SequenceState) -> float:
+        """Critical time: when effective slack reaches zero if the sequence goes on waiting."""
+        now = sequence.stage_since_s
+        slack = slack_s(sequence, self.model, now)
+        if math.isinf(slack):
+            return BEST_EFFORT_DEADLINE_S + sequence.arrival_s
+        return now + self.decay.time_to_zero_ms(slack * 1e3) / 1e3
+
+    def on_arrival(self, sequence: SequenceState, now: float) -> None:
+        """Learn the contract's rate, its load, and where it stands among the others."""
+        contract_id = sequence.request.contract_id
+        load = self._loads.get(contract_id)
+        if load is None:
+            load = self._loads[contract_id] = ContractLoad(ArrivalRate(), allowed_s=allowed_s(sequence))
+            self._levels = self._classify()
+        load.add_arrival(sequence, self.model, now)
+
+    def on_finish(self, sequence: SequenceState, now: float) -> None:
+        """Nothing to learn."""
+
+    def compose(self, builder: StepBuilder) -> None:
+        """Fill the step class by class."""
+        limit_s = math.inf
+        last_level = max(self._levels.values(), default=0)
+        for level in range(last_level + 1):
+            live, lost = self._members(builder, level)
+            if limit_s == math.inf and level > 0:
+                limit_s = self._idle_cap_s(level)
+            if limit_s == math.inf:
+                self._serve_whole(builder, live)
+            else:
+                self._serve_within(builder, live, limit_s)
+            limit_s = min(limit_s, self._limit_s(builder, live, level))
+            self._ride_along(builder, lost, limit_s)
+        if not builder.steps:
+            self._serve_anything(builder)
+
+    def _serve_anything(self, builder: StepBuilder) -> None:
+        """No limit was wide enough for any work: a device that idles helps nobody, so the first that can go, goes."""
+        for level in range(max(self._levels.values(), default=-1) + 1):
+            live, lost = self._members(builder, level)
+            for item in (*live, *lost):
+                self._decode_within(builder, item.sequence, math.inf)
+                if not builder.steps and item.sequence.status is not Status.ROTATED:
+                    builder.prefill(item.sequence, self._small_chunk(builder))
+                if builder.steps:
+                    return
+
+    @staticmethod
+    def _small_chunk(builder: StepBuilder) -> int:
+        """A chunk small enough to end soon: a quarter of the token budget."""
+        return max(builder.config.max_step_tokens // 4, 1)
+
+    def _classify(self) -> dict[str, int]:
+        """Urgency classes: a contract opens a new one when it allows `class_ratio` times what its class's first does."""
+        levels: dict[str, int] = {}
+        level, first = -1, 0.0
+        for contract_id, load in sorted(self._loads.items(), key=lambda item: item[1].allowed_s):
+            if level < 0 or load.allowed_s > self.planner.class_ratio * first:
+                level, first = level + 1, load.allowed_s
+            levels[contract_id] = level
+        return levels
+
+    def _members(self, builder: StepBuilder, level: int) -> tuple[list[_Live], list[_Live]]:
+        """The sequences of a class that this domain could serve: those that can make it, by urgency, and the lost ones."""
+        candidates = [
+            s
+            for pool in (builder.domain.running, builder.domain.rotated)
+            for s in pool.values()
+            if not s.is_done_planning and self._levels[s.request.contract_id] == level
+        ]
+        for contract_id, its_level in self._levels.items():
+            if its_level == level:
+                candidates.extend(builder.queues.first(contract_id, self.planner.loose_in_flight * 4))
+        live: list[_Live] = []
+        lost: list[_Live] = []
+        for sequence in candidates:
+            item = _Live(sequence, slack_s(sequence, self.model, builder.now))
+            sequence.is_lost = item.slack_s <= 0.0
+            (lost if sequence.is_lost else live).append(item)
+        live.sort(key=self._rank)
+        lost.sort(key=lambda item: (item.sequence.arrival_s, item.sequence.sequence_id))
+        return live, lost
+
+    def _rank(self, item: _Live) -> tuple[float, float, int]:
+        """Highest risk first; at equal risk the earlier critical time."""
+        sequence, slack_ms = item.sequence, item.slack_s * 1e3
+        if math.isinf(slack_ms):
+            return (0.0, sequence.arrival_s, sequence.sequence_id)
+        return (
+            -self.decay.log_risk(sequence.contract.priority, slack_ms),
+            self.decay.time_to_zero_ms(slack_ms),
+            sequence.sequence_id,
+        )
+
+    def _serve_whole(self, builder: StepBuilder, live: list[_Live]) -> None:
+        """Every decode and every prefill of the most urgent class, looser work giving way where memory is short."""
+        for item in live:
+            sequence = item.sequence
+            self._make_room(builder, sequence)
+            if sequence.status is Status.ROTATED and not builder.rotate_in(sequence):
+                continue
+            if sequence.prefill_left:
+                builder.prefill(sequence, sequence.prefill_left)
+            else:
+                builder.decode(sequence)
+
+    def _serve_within(self, builder: StepBuilder, live: list[_Live], limit_s: float) -> None:
+        """Less urgent requests while the step stays within the limit: decodes first, then one prefill chunk."""
+        kept, given_up = self._split(builder, live)
+        in_flight = sum(item.sequence.status is Status.RUNNING for item in kept)
+        for item in (*kept, *given_up):
+            self._decode_within(builder, item.sequence, limit_s)
+        for item in (*kept, *given_up):
+            sequence = item.sequence
+            if not sequence.prefill_left or sequence.status is Status.ROTATED:
+                continue
+            if sequence.status is Status.WAITING and in_flight >= self.planner.loose_in_flight:
+                continue
+            if builder.prefill(sequence, builder.largest_prefill(sequence, limit_s)):
+                return
+
+    def _ride_along(self, builder: StepBuilder, lost: list[_Live], limit_s: float) -> None:
+        """Lost requests after the live ones of their class, within what those allow."""
+        for item in lost:
+            sequence = item.sequence
+            if sequence.prefill_left and sequence.status is not Status.ROTATED:
+                builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
+            else:
+                self._decode_within(builder, sequence, limit_s)
+
+    def _decode_within(self, builder: StepBuilder, sequence: SequenceState, limit_s: float) -> None:
+        if sequence.status is Status.WAITING or not sequence.can_decode:
+            return
+        if builder.step_s_with_decode(sequence) > limit_s:
+            return
+        if sequence.status is Status.ROTATED:
+            # Coming back needs air: a return that fills the pool would be rotated out again at the next urgent arrival.
+            spare = builder.domain.device_blocks.free - builder.blocks_needed(sequence)
+            if spare < builder.domain.device_blocks.total // 10 or not builder.rotate_in(sequence):
+                return
+        builder.decode(sequence)
+
+    def _limit_s(self, builder: StepBuilder, live: list[_Live], level: int) -> float:
+        """The longest step that every live request of a class can bear."""
+        rate_load = self._rate_load(builder.now, level)
+        limit = math.inf
+        for item in live:
+            sequence = item.sequence
+            own_s = self.model.decode_step_s(sequence.computed)
+            for milestone in milestones(sequence, self.model, builder.now):
+                usable_s = self.decay.time_to_zero_ms(milestone.slack_s * 1e3) / 1e3
+                reserve_s = (
+                    self.planner.reserve_alpha * max(milestone.time_left_s, 0.0) * rate_load
+                    + self.planner.margin_ms / 1e3
+                )
+                limit = min(limit, own_s + (usable_s - reserve_s) / milestone.steps_left)
+        return limit
+
+    def _rate_load(self, now: float, level: int) -> float:
+        """Share of one domain's time that arrivals at least as urgent as this class will take."""
+        return sum(
+            load.rate.per_second(now) * load.device_s / max(self.domains_up, 1)
+            for contract_id, load in self._loads.items()
+            if self._levels[contract_id] <= level
+        )
+
+    def _idle_cap_s(self, level: int) -> float:
+        """Step cap while nothing more urgent is alive: what the tightest contract above can bear to wait."""
+        slack = min(
+            (load.initial_slack_s for cid, load in self._loads.items() if self._levels[cid] < level),
+            default=math.inf,
+        )
+        return max(self.planner.idle_step_share * slack, 1e-3)
+
+    def _split(self, builder: StepBuilder, live: list[_Live]) -> tuple[list[_Live], list[_Live]]:
+        """Those that can all make it together, in deadline order, and those to give up."""
+        if not live:
+            return [], []
+        level = self._levels[live[0].sequence.request.contract_id]
+        busy = min(self._rate_load(builder.now, level - 1), 0.95) if level else 0.0
+        batch = max(min(len(live), self.planner.loose_in_flight), 1)
+        token_s = self.model.shared_decode_s(batch, live[0].sequence.computed)
+        prompt_token_s = self.model.prefill_token_s
+        jobs = [
+            (
+                item.sequence.deadline_s - builder.now,
+                (item.sequence.outputs_left * token_s + item.sequence.prefill_left * prompt_token_s)
+                / (1.0 - busy),
+            )
+            for item in live
+        ]
+        kept, dropped = split_feasible(jobs)
+        return [live[i] for i in kept], [live[i] for i in dropped]
+
+    def _make_room(self, builder: StepBuilder, sequence: SequenceState) -> None:
+        """Preempt just enough of strictly less urgent work for this sequence's blocks, the least urgent first."""
+        needed = builder.blocks_needed(sequence)
+        if builder.domain.device_blocks.free >= needed:
+            return
+        level = self._levels[sequence.request.contract_id]
+        victims = sorted(
+            (s for s in builder.domain.running.values() if self._levels[s.request.contract_id] > level),
+            key=lambda s: (self._levels[s.request.contract_id], s.deadline_s, s.sequence_id),
+        )
+        while victims and builder.domain.device_blocks.free < needed:
+            builder.preempt(victims.pop())
+
+
+def allowed_s(sequence: SequenceState) -> float:
+    """How much time the sequence's contract allows, by its tightest milestone; infinite for best effort."""
+    arrival = sequence.arrival_s
+    return min(
+        sequence.deadline_s - arrival,
+        sequence.ttft_deadline_s - arrival,
+        sequence.tpot_s * max(sequence.expected_outputs, 1),
+    )

@@ -1,0 +1,296 @@
+"""The scheduler: a state machine over requests, domains and steps. Every call takes `now`; nothing here sleeps or reads a clock.
+
+Steps of a domain run in the order in which they were planned, and a step may be planned while the one before is still in flight. Hence
+blocks can be reused by the next plan as soon as they are given back: whatever still writes to them runs earlier.
+"""
+
+from __future__ import annotations
+
+from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract, best_effort_contract
+from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.arrivals import RecentQuantile
+from superinfer.scheduler.blocks import BlockPool
+from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.domain import DomainState, InFlightStep
+from superinfer.scheduler.outputs import FinishOutput, Output, Refusal, TokenOutput
+from superinfer.scheduler.policies.base import Policy
+from superinfer.scheduler.policies.registry import make_policy
+from superinfer.scheduler.queues import WaitingQueues
+from superinfer.scheduler.request import Request
+from superinfer.scheduler.sequence import SequenceState, Status
+from superinfer.scheduler.stats import ContractCounts, SchedulerStats
+from superinfer.scheduler.step_builder import StepBuilder
+from superinfer.scheduler.steps import FinishReason, StepPlan, StepResult
+
+MAX_DOMAIN_DEATHS = 3
+OUTPUT_LENGTH_QUANTILE = 0.9
+
+
+class Scheduler:
+    """Requests in, step plans out, step results in, tokens out. One instance for all domains."""
+
+    def __init__(
+        self,
+        *,
+        domains: list[DomainSpec],
+        contracts: list[SLOContract],
+        latency_model: LatencyModel,
+        config: SchedulerConfig,
+        policy: Policy | None = None,
+    ) -> None:
+        self.config = config
+        self.model = latency_model
+        self.policy = policy or make_policy(latency_model, config)
+        self.queues = WaitingQueues(self.policy.waiting_key)
+        self.domains: dict[str, DomainState] = {}
+        self._contracts: dict[str, SLOContract] = {}
+        self._by_request: dict[str, SequenceState] = {}
+        self._by_sequence: dict[int, SequenceState] = {}
+        self._output_lengths: dict[str, RecentQuantile] = {}
+        self._counts: dict[str, ContractCounts] = {}
+        self._next_sequence_id = 0
+        self._steps = 0
+        self._output_tokens = 0
+        self.add_contract(best_effort_contract())
+        for contract in contracts:
+            self.add_contract(contract)
+        for domain in domains:
+            self.domain_ready(domain, 0.0)
+
+    def add_contract(self, contract: SLOContract) -> None:
+        """Requests may use the contract (and `<id>/<sub>`) from now on; those in flight keep the version they have."""
+        self._contracts[contract.service_id] = contract
+        for name, sub in contract.sub_slos.items():
+            self._contracts[f"{contract.service_id}/{name}"] = sub
+
+    def add(self, request: Request, now: float) -> Refusal | None:
+        """Admit a request, or say why not; a refused one leaves no trace."""
+        request.contract_id = request.contract_id or BEST_EFFORT_ID
+        contract = self._contracts.get(request.contract_id)
+        if refusal := self._refusal(request, contract):
+            return refusal
+        assert contract is not None
+        sequence = SequenceState(self._next_sequence_id, request, contract)
+        sequence.expected_outputs = self._expected_outputs(request)
+        self._next_sequence_id += 1
+        self._by_request[request.request_id] = sequence
+        self._by_sequence[sequence.sequence_id] = sequence
+        self.policy.on_arrival(sequence, now)
+        self.queues.push(sequence)
+        return None
+
+    def abort(self, request_id: str, now: float, reason: FinishReason = "abort") -> FinishOutput | None:
+        """End a request now and free what it holds; None for an unknown id."""
+        sequence = self._by_request.get(request_id)
+        return None if sequence is None else self._finish(sequence, now, reason)
+
+    def has_work(self, domain_id: str) -> bool:
+        """Whether a step of this domain could do something now."""
+        domain = self.domains[domain_id]
+        if not domain.is_up:
+            return False
+        return bool(
+            self.queues.count
+            or domain.rotated
+            or domain.finished
+            or any(not s.is_done_planning for s in domain.running.values())
+        )
+
+    def in_flight(self, domain_id: str) -> int:
+        """Steps of the domain that are planned and not observed."""
+        return len(self.domains[domain_id].in_flight)
+
+    def plan(self, domain_id: str, now: float) -> StepPlan | None:
+        """The next step of a domain, or None where there is nothing to do."""
+        domain = self.domains[domain_id]
+        if not domain.is_up:
+            return None
+        builder = StepBuilder(domain, self.queues, self.model, self.config, now)
+        self.policy.compose(builder)
+        if not (builder.steps or domain.finished or builder.rotate_out_list or builder.rotate_in_list):
+            return None
+        plan = StepPlan(
+            domain_id=domain_id,
+            step_id=domain.next_step_id,
+            finished=domain.finished,
+            rotate_out=builder.rotate_out_list,
+            rotate_in=builder.rotate_in_list,
+            new_sequences=builder.new_sequences,
+            sequences=builder.steps,
+            predicted_s=builder.step_s,
+        )
+        domain.finished = []
+        domain.next_step_id += 1
+        domain.in_flight[plan.step_id] = InFlightStep(plan.step_id, builder.shape, builder.sequences)
+        self._steps += 1
+        return plan
+
+    def observe(self, result: StepResult, now: float) -> list[Output]:
+        """Commit a step's tokens. Results of steps that are not in flight (of a domain that died since) are ignored."""
+        domain = self.domains[result.domain_id]
+        step = domain.in_flight.pop(result.step_id, None)
+        if step is None:
+            return []
+        for sequence in step.sequences:
+            sequence.in_flight = max(sequence.in_flight - 1, 0)
+        if step.shape.tokens:
+            self.model.observe(step.shape, result.duration_s)
+        outputs: list[Output] = []
+        for token in result.tokens:
+            owner = self._by_sequence.get(token.sequence_id)
+            if owner is None or token.output_index != len(owner.outputs):
+                continue
+            owner.outputs.append(token.token_id)
+            self._output_tokens += 1
+            if owner.first_token_s is None:
+                owner.first_token_s = now
+            if owner.status is Status.RUNNING:
+                owner.enter_stage("decode", now)
+            outputs.append(TokenOutput(owner.request.request_id, token.output_index, token.token_id))
+            if token.finish is not None:
+                outputs.append(self._finish(owner, now, token.finish))
+        return outputs
+
+    def domain_failed(self, domain_id: str, now: float) -> tuple[int, list[Output]]:
+        """A domain died with everything on it: its requests wait again, to be recomputed elsewhere.
+
+        Returns how many moved, and the ends of those that were present at too many deaths: a request that kills its worker
+        must not kill every worker.
+        """
+        domain = self.domains[domain_id]
+        domain.is_up = False
+        members = [*domain.running.values(), *domain.rotated.values()]
+        domain.running.clear()
+        domain.rotated.clear()
+        domain.in_flight.clear()
+        domain.finished = []
+        moved = 0
+        ended: list[Output] = []
+        for sequence in members:
+            sequence.blocks, sequence.host_blocks = [], []
+            sequence.domain_deaths += 1
+            if sequence.domain_deaths >= MAX_DOMAIN_DEATHS:
+                error = f"the worker died {sequence.domain_deaths} times while it ran this request"
+                ended.append(self._finish(sequence, now, "error", error))
+                continue
+            sequence.restart()
+            sequence.enter_stage("migration", now)
+            self.queues.push(sequence)
+            moved += 1
+        return moved, ended
+
+    def domain_ready(self, domain: DomainSpec, now: float) -> None:
+        """A domain is up, or up again, with an empty cache."""
+        previous = self.domains.get(domain.domain_id)
+        state = DomainState(domain.domain_id, BlockPool(domain.kv_blocks), BlockPool(self.config.host_blocks))
+        if previous is not None:
+            # Step ids never repeat, so that a late result of the dead worker cannot pass for one of its successor.
+            state.next_step_id = previous.next_step_id
+        self.domains[domain.domain_id] = state
+
+    def fail_all(self, now: float, error: str) -> list[Output]:
+        """End every request with an error: the engine cannot go on."""
+        return [self._finish(s, now, "error", error) for s in list(self._by_request.values())]
+
+    def stats(self, now: float) -> SchedulerStats:
+        """A snapshot for people and metrics."""
+        up = [d for d in self.domains.values() if d.is_up]
+        contracts = {
+            contract_id: ContractCounts(counts.finished, counts.met)
+            for contract_id, counts in self._counts.items()
+        }
+        for sequence in self._by_request.values():
+            counts = contracts.setdefault(sequence.request.contract_id, ContractCounts())
+            if sequence.status is Status.WAITING:
+                counts.waiting += 1
+            else:
+                counts.running += 1
+        return SchedulerStats(
+            time_s=now,
+            waiting=self.queues.count,
+            running=sum(len(d.running) for d in up),
+            rotated=sum(len(d.rotated) for d in up),
+            steps=self._steps,
+            output_tokens=self._output_tokens,
+            kv_blocks_total=sum(d.device_blocks.total for d in up),
+            kv_blocks_free=sum(d.device_blocks.free for d in up),
+            contracts=contracts,
+            domains_up=[d.domain_id for d in up],
+        )
+
+    def _refusal(self, request: Request, contract: SLOContract | None) -> Refusal | None:
+        prompt, most = len(request.prompt_token_ids), request.sampling.max_tokens
+        if contract is None:
+            known = ", ".join(sorted(self._contracts))
+            return Refusal(
+                code="unknown_contract",
+                message=f"contract {request.contract_id!r} is not registered; registered: {known}",
+            )
+        if request.request_id in self._by_request:
+            return Refusal(
+                code="duplicate_id",
+                message=f"request id {request.request_id!r} is in use by a running request",
+            )
+        if prompt == 0:
+            return Refusal(code="empty_prompt", message="the prompt has no tokens")
+        if most < 1:
+            return Refusal(
+                code="too_long", message=f"max_tokens {most} is not accepted; at least 1 is expected"
+            )
+        if prompt + most > self.config.max_model_len:
+            return Refusal(
+                code="too_long",
+                message=f"{prompt} prompt tokens and {most} output tokens exceed the context of "
+                f"{self.config.max_model_len} tokens",
+            )
+        blocks = -(-(prompt + most) // self.config.block_size)
+        largest = max((d.device_blocks.total for d in self.domains.values()), default=0)
+        if blocks > largest:
+            return Refusal(
+                code="too_long",
+                message=f"{prompt} prompt tokens and {most} output tokens need {blocks} KV blocks; "
+                f"the largest domain has {largest}",
+            )
+        return None
+
+    def _expected_outputs(self, request: Request) -> int:
+        most = request.sampling.max_tokens
+        if request.sampling.ignore_eos:
+            return most
+        past = self._output_lengths.get(request.contract_id)
+        quantile = past.quantile(OUTPUT_LENGTH_QUANTILE) if past else None
+        return most if quantile is None else max(min(int(quantile), most), 1)
+
+    def _finish(
+        self, sequence: SequenceState, now: float, reason: FinishReason, error: str | None = None
+    ) -> FinishOutput:
+        request, domain = sequence.request, sequence.domain
+        self.queues.remove(sequence)
+        if domain is not None and sequence.known_to_worker:
+            domain.device_blocks.give_back(sequence.blocks)
+            domain.host_blocks.give_back(sequence.host_blocks)
+            domain.running.pop(sequence.sequence_id, None)
+            domain.rotated.pop(sequence.sequence_id, None)
+            domain.finished.append(sequence.sequence_id)
+        sequence.status = Status.FINISHED
+        sequence.domain = None
+        del self._by_request[request.request_id]
+        del self._by_sequence[sequence.sequence_id]
+        completed = reason in ("stop", "length")
+        met = sequence.met(now) if completed else None
+        counts = self._counts.setdefault(request.contract_id, ContractCounts())
+        counts.finished += 1
+        counts.met += bool(met)
+        if completed:
+            self._output_lengths.setdefault(request.contract_id, RecentQuantile()).add(len(sequence.outputs))
+        self.policy.on_finish(sequence, now)
+        return FinishOutput(
+            request_id=request.request_id,
+            contract_id=request.contract_id,
+            reason=reason,
+            stages=sequence.closed_stages(now),
+            output_tokens=len(sequence.outputs),
+            domain_ids=sequence.domain_ids,
+            met=met,
+            error=error,
+        )
