@@ -6,8 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-WINDOW_TOKENS = 8
-"""Tokens decoded again before new ones, so that word-initial spaces and torn bytes come out as in the whole."""
+WINDOW_TOKENS = 16
+"""Tokens decoded again with each new one, so that word-initial spaces and torn bytes come out as in the whole."""
+TRIM_AT_TOKENS = 32
+TORN_CHARACTERS = 8
+"""More replacement characters than this at the end are wrong bytes, not a character that is still to come."""
 
 
 class Decoder(Protocol):
@@ -29,9 +32,9 @@ class IncrementalDetokenizer:
     def __init__(self, tokenizer: Decoder, stop: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(text for text in stop if text)
-        self._context: list[int] = []
-        self._context_text = ""
-        self._pending: list[int] = []
+        self._window: list[int] = []
+        self._window_text = ""
+        self._taken = 0
         self._held = ""
         self.stopped = False
         self.matched_stop: str | None = None
@@ -42,29 +45,34 @@ class IncrementalDetokenizer:
         for token_id in token_ids:
             if self.stopped:
                 break
-            self._pending.append(token_id)
-            released.append(self._release(self._decode_pending(final=False)))
+            released.append(self._release(self._decode(token_id)))
         return "".join(released)
 
     def finish(self) -> str:
         """No more tokens come: return what was held back, torn bytes as replacement characters."""
         if self.stopped:
             return ""
-        text = self._release(self._decode_pending(final=True))
+        torn = self._window_text[self._taken :]
+        self._taken = len(self._window_text)
+        text = self._release(torn)
         rest, self._held = self._held, ""
         return text + rest
 
-    def _decode_pending(self, *, final: bool) -> str:
-        """New complete text of the pending tokens; empty while their last character is torn."""
-        if not self._pending:
-            return ""
-        text = self._tokenizer.decode(self._context + self._pending)
-        if not final and text.endswith(REPLACEMENT):
-            return ""
-        new_text = text[len(self._context_text) :]
-        self._context = (self._context + self._pending)[-WINDOW_TOKENS:]
-        self._context_text = self._tokenizer.decode(self._context)
-        self._pending = []
+    def _decode(self, token_id: int) -> str:
+        """The characters that `token_id` completes. `_taken` counts those of the window already returned."""
+        text = self._tokenizer.decode([*self._window, token_id])
+        if text == self._window_text and not text.endswith(REPLACEMENT):
+            return ""  # a token without text would push those with text out of the window
+        self._window.append(token_id)
+        self._window_text = text
+        certain = _certain_length(text)
+        new_text = text[self._taken : certain]
+        self._taken = max(self._taken, certain)
+        if len(self._window) > TRIM_AT_TOKENS:
+            uncertain = len(text) - self._taken
+            self._window = self._window[-WINDOW_TOKENS:]
+            self._window_text = self._tokenizer.decode(self._window)
+            self._taken = len(self._window_text) - uncertain
         return new_text
 
     def _release(self, new_text: str) -> str:
@@ -77,11 +85,16 @@ class IncrementalDetokenizer:
             position, self.matched_stop = min(matches, key=lambda match: (match[0], -len(match[1])))
             self.stopped = True
             self._held = ""
-            self._pending = []
             return text[:position]
         keep = max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+
+def _certain_length(text: str) -> int:
+    """Characters of `text` that no later token can change."""
+    certain = len(text.rstrip(REPLACEMENT))
+    return certain if len(text) - certain <= TORN_CHARACTERS else len(text) - TORN_CHARACTERS // 2
 
 
 def _overlap(text: str, stop: str) -> int:
