@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from superinfer.profiler.architecture import ModelArchitecture
+from superinfer.profiler.latency_model import StepShape
 
 BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
 TENSOR_PARALLEL_DEGREES = (2, 4, 8)
@@ -83,12 +84,12 @@ def decode_flops(architecture: ModelArchitecture, context: int) -> float:
     return 2.0 * (a.linear_weights_per_token + a.head_weights) + _attention_flops(a, 1, keys)
 
 
-def chunk_flops(architecture: ModelArchitecture, start: int, tokens: int, *, head_rows: int = 1) -> float:
-    """FLOPs that a chunk of `tokens` after `start` cached ones needs: causal pairs, `head_rows` head rows."""
+def step_flops(architecture: ModelArchitecture, shape: StepShape) -> float:
+    """FLOPs that an engine step needs: causal (query, key) pairs alone, the head for the sampled rows alone."""
     a = architecture
-    pairs = tokens * (start + (tokens + 1) / 2)
-    linear = 2.0 * tokens * a.linear_weights_per_token + 2.0 * head_rows * a.head_weights
-    return linear + 4.0 * a.layers * a.query_size * pairs
+    linear = 2.0 * shape.tokens * a.linear_weights_per_token + 2.0 * shape.rows * a.head_weights
+    pairs = shape.prefill_pairs + shape.decode_context + shape.decodes
+    return linear + _attention_flops(a, 1, pairs)
 
 
 def kv_bytes_per_token(architecture: ModelArchitecture, dtype: str) -> int:
@@ -152,19 +153,15 @@ def static_features(
     )
 
 
-def _attention_flops(a: ModelArchitecture, queries: int, keys: int) -> float:
+def _attention_flops(a: ModelArchitecture, queries: int, keys: float) -> float:
     return 4.0 * a.layers * a.query_size * queries * keys
 
 
-def _communication(
-    a: ModelArchitecture, element_bytes: int, degree: int, flops_per_token: float
-) -> Communication:
+def _communication(a: ModelArchitecture, element_bytes: int, degree: int, flops_per_token: float) -> Communication:
     remote_share = (degree - 1) / degree
     activation_bytes = a.hidden_size * element_bytes
     all_reduce = 2 * a.layers * activation_bytes * 2 * remote_share
-    all_to_all = (
-        2 * a.layers * a.experts_per_token * activation_bytes * remote_share if a.experts > 1 else 0.0
-    )
+    all_to_all = 2 * a.layers * a.experts_per_token * activation_bytes * remote_share if a.experts > 1 else 0.0
     return Communication(
         degree=degree,
         all_reduce_bytes_per_token=all_reduce,

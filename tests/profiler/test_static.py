@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superinfer.profiler.architecture import ModelArchitecture, architecture_from_config
+from superinfer.profiler.latency_model import StepShape
 from superinfer.profiler.static import (
-    chunk_flops,
     decode_flops,
     kv_bytes_per_token,
     prefill_flops,
     static_features,
+    step_flops,
     step_read_bytes,
 )
 
@@ -110,18 +111,25 @@ def test_prefill_flops_equal_those_torch_counts_on_the_meta_device() -> None:
     assert prefill_flops(tiny(), tokens) == counter.get_total_flops()
 
 
+def prefill_step(start: int, count: int, *, samples: bool) -> StepShape:
+    shape = StepShape()
+    shape.add_prefill(start, count, samples=samples)
+    return shape
+
+
 @given(start=st.integers(0, 2000), first=st.integers(1, 300), second=st.integers(1, 300))
-def test_the_flops_of_a_prompt_do_not_depend_on_how_it_is_chunked(
-    start: int, first: int, second: int
-) -> None:
-    whole = chunk_flops(tiny(), start, first + second)
-    halves = chunk_flops(tiny(), start, first, head_rows=0) + chunk_flops(tiny(), start + first, second)
-    assert halves == pytest.approx(whole)
+def test_the_flops_of_a_prompt_do_not_depend_on_how_it_is_chunked(start: int, first: int, second: int) -> None:
+    whole = step_flops(tiny(), prefill_step(start, first + second, samples=True))
+    parts = [prefill_step(start, first, samples=False), prefill_step(start + first, second, samples=True)]
+    assert sum(step_flops(tiny(), part) for part in parts) == pytest.approx(whole)
 
 
 @given(context=st.integers(0, 4000))
 def test_a_decode_costs_what_a_one_token_chunk_costs(context: int) -> None:
-    assert decode_flops(tiny(), context) == pytest.approx(chunk_flops(tiny(), context, 1))
+    decode = StepShape()
+    decode.add_decode(context)
+    assert decode_flops(tiny(), context) == pytest.approx(step_flops(tiny(), decode))
+    assert step_flops(tiny(), prefill_step(context, 1, samples=True)) == pytest.approx(decode_flops(tiny(), context))
 
 
 def test_a_tied_head_is_stored_once_and_multiplied_all_the_same() -> None:

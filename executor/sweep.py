@@ -1,0 +1,142 @@
+"""Turns the points of a profile's sweep into step plans for any executor, and times those steps alone.
+
+Cached contexts cost no prefill. What a step takes does not depend on what the cache holds, but on that every
+sequence has blocks of its own in memory that has been written once: reading never-written memory would read
+one shared page of zeros from the CPU's cache. So one block is computed, rotated out to host memory, and from
+there rotated in to every block that the sweep uses.
+"""
+
+from __future__ import annotations
+
+import random
+
+from superinfer.profiler.measure import SweepPoint
+from superinfer.scheduler.request import SamplingParams
+from superinfer.scheduler.steps import Executor, NewSequence, Rotation, SequenceStep, StepPlan, StepResult
+
+HOST_BLOCKS = 1
+"""Host blocks that an executor needs for the sweep (`WorkerConfig.host_blocks`)."""
+
+_SAMPLING = SamplingParams(max_tokens=1_000_000, temperature=0.0, ignore_eos=True)
+
+
+class SweepRunner:
+    """Runs one point at a time on `executor`; each call is one timed step of fresh sequences."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        vocab_size: int,
+        block_size: int,
+        domain_id: str = "profile",
+        seed: int = 0,
+    ) -> None:
+        self._executor = executor
+        self._block_size = block_size
+        self._domain_id = domain_id
+        self._random = random.Random(seed)
+        self._vocab_size = vocab_size
+        self._steps = 0
+        self._sequences = 0
+        self._written_blocks = 0
+        self._live: list[int] = []
+
+    def __call__(self, point: SweepPoint) -> float:
+        """Seconds of the point's step on the device, by the executor's own clock."""
+        self._write_blocks(point.blocks(self._block_size))
+        new: list[NewSequence] = []
+        steps: list[SequenceStep] = []
+        next_block = 0
+        for _ in range(point.decodes):
+            # One token is already an output: the input of the decode, as if a prefill had just sampled it.
+            new.append(self._new_sequence(point.context + 1, prompt_length=point.context))
+            blocks = self._block_range(next_block, point.context + 1)
+            next_block = blocks.stop
+            steps.append(
+                SequenceStep(
+                    sequence_id=new[-1].sequence_id,
+                    start=point.context,
+                    count=1,
+                    is_decode=True,
+                    new_blocks=list(blocks),
+                )
+            )
+        if point.chunk:
+            end = point.start + point.chunk
+            prompt_length = end if point.samples else end + 1
+            new.append(self._new_sequence(prompt_length, prompt_length=prompt_length))
+            steps.append(
+                SequenceStep(
+                    sequence_id=new[-1].sequence_id,
+                    start=point.start,
+                    count=point.chunk,
+                    is_decode=False,
+                    new_blocks=list(self._block_range(next_block, end)),
+                )
+            )
+        self._execute(finished=self._live, new_sequences=new)
+        self._live = [sequence.sequence_id for sequence in new]
+        return self._execute(sequences=steps).duration_s
+
+    def close(self) -> None:
+        """Finish the sequences of the last point."""
+        self._execute(finished=self._live)
+        self._live = []
+
+    def _write_blocks(self, count: int) -> None:
+        """Make sure that device blocks 0 … count − 1 have been written."""
+        if self._written_blocks == 0:
+            source = self._new_sequence(self._block_size + 1, prompt_length=self._block_size + 1)
+            step = SequenceStep(
+                sequence_id=source.sequence_id,
+                start=0,
+                count=self._block_size,
+                is_decode=False,
+                new_blocks=[0],
+            )
+            self._execute(new_sequences=[source], sequences=[step])
+            self._execute(rotate_out=[Rotation(sequence_id=source.sequence_id, pairs=[(0, 0)])])
+            self._execute(finished=[source.sequence_id])
+            self._written_blocks = 1
+        if count > self._written_blocks:
+            target = self._new_sequence(1, prompt_length=1)
+            pairs = [(0, block) for block in range(self._written_blocks, count)]
+            self._execute(new_sequences=[target])
+            self._execute(rotate_in=[Rotation(sequence_id=target.sequence_id, pairs=pairs)])
+            self._execute(finished=[target.sequence_id])
+            self._written_blocks = count
+
+    def _block_range(self, first: int, tokens: int) -> range:
+        return range(first, first - (-tokens // self._block_size))
+
+    def _new_sequence(self, tokens: int, *, prompt_length: int) -> NewSequence:
+        self._sequences += 1
+        return NewSequence(
+            sequence_id=self._sequences,
+            token_ids=self._random.choices(range(self._vocab_size), k=tokens),
+            prompt_length=prompt_length,
+            sampling=_SAMPLING,
+        )
+
+    def _execute(
+        self,
+        *,
+        finished: list[int] | None = None,
+        rotate_out: list[Rotation] | None = None,
+        rotate_in: list[Rotation] | None = None,
+        new_sequences: list[NewSequence] | None = None,
+        sequences: list[SequenceStep] | None = None,
+    ) -> StepResult:
+        self._steps += 1
+        return self._executor.execute(
+            StepPlan(
+                domain_id=self._domain_id,
+                step_id=self._steps,
+                finished=finished or [],
+                rotate_out=rotate_out or [],
+                rotate_in=rotate_in or [],
+                new_sequences=new_sequences or [],
+                sequences=sequences or [],
+            )
+        )
