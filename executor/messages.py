@@ -15,6 +15,10 @@ from superinfer.scheduler.request import Request
 from superinfer.scheduler.steps import FinishReason
 
 
+class Hello(msgspec.Struct, tag=True):
+    """The first message of a client: answered with EngineReady, at once or when all workers are ready."""
+
+
 class Submit(msgspec.Struct, tag=True):
     """Take this request."""
 
@@ -45,7 +49,7 @@ class Shutdown(msgspec.Struct, tag=True):
     """End the workers and the engine."""
 
 
-ClientMessage = Submit | Abort | RegisterContract | GetStats | Shutdown
+ClientMessage = Hello | Submit | Abort | RegisterContract | GetStats | Shutdown
 
 
 class DomainInfo(msgspec.Struct):
@@ -65,9 +69,10 @@ class EngineReady(msgspec.Struct, tag=True):
 
 
 class EngineFailed(msgspec.Struct, tag=True):
-    """The engine cannot start or go on; `message` is one clear line for a person."""
+    """The engine cannot start or go on: one clear line, and its class in `contracts.errors`."""
 
     message: str
+    kind: str = "EngineError"
 
 
 class Tokens(msgspec.Struct, tag=True):
@@ -92,7 +97,7 @@ class Finished(msgspec.Struct, tag=True):
 
 
 class Rejected(msgspec.Struct, tag=True):
-    """The request was not admitted: `code` is "unknown_contract", "too_long", "empty_prompt" or "engine_down"."""
+    """The request was not admitted; `code` is that of `scheduler.outputs.Refusal`."""
 
     request_id: str
     code: str

@@ -22,9 +22,7 @@ _MAX_SOCKET_PATH = 100
 
 
 def make_socket_directory() -> Path:
-    """A new directory for IPC sockets, mode 0700; under /tmp where the path of $TMPDIR is too long for
-    them.
-    """
+    """A new directory for IPC sockets, mode 0700; under /tmp where $TMPDIR's path is too long."""
     directory = Path(tempfile.mkdtemp(prefix="superinfer-"))
     if len(str(directory)) + len("/engine.sock") <= _MAX_SOCKET_PATH:
         return directory
@@ -87,9 +85,7 @@ class WorkerProcess:
         return f"the worker of domain {self.config.domain_id} {self._process.describe_end()}"
 
     def try_ready(self) -> WorkerReady | None:
-        """The worker's greeting once it has come, else None; raises the worker's error where it cannot
-        start.
-        """
+        """The worker's greeting if it has come, else None; raises the worker's error where it cannot start."""
         if self.ready is not None:
             return self.ready
         alive = self.is_alive()  # before reading: whatever a dead process sent can be read by now
@@ -113,9 +109,7 @@ class WorkerProcess:
             if (ready := self.try_ready()) is not None:
                 return ready
             if time.monotonic() >= deadline_s:
-                raise EngineError(
-                    f"the worker of domain {self.config.domain_id} was not ready within {timeout_s:g} s"
-                )
+                raise EngineError(f"the worker of domain {self.config.domain_id} was not ready within {timeout_s:g} s")
 
     def send(self, plan: StepPlan) -> None:
         """Queue a plan; a second one may be sent while the first runs."""

@@ -1,0 +1,112 @@
+"""The engine's side of its clients: a ROUTER socket, who is connected, and who owns which request."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import zmq
+
+from superinfer.executor.messages import ClientMessage, EngineMessage, Finished, Rejected, Tokens
+from superinfer.scheduler.outputs import FinishOutput, Output, TokenOutput
+
+
+class ClientHub:
+    """Receives client messages and sends each client what concerns it, in one send for each wake."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a client that has gone is an error
+        self.socket.setsockopt(zmq.SNDHWM, 0)  # a slow reader must not stop the engine
+        self.socket.setsockopt(zmq.RCVHWM, 0)
+        self.socket.bind(endpoint)
+        self._decoder: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._clients: set[bytes] = set()
+        self._owners: dict[str, bytes] = {}
+        self._gone: list[str] = []
+
+    def receive(self) -> Iterator[tuple[bytes, ClientMessage]]:
+        """(client, message) pairs that have come; a message that cannot be read is reported and skipped."""
+        while self.socket.poll(0):
+            client, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            self._clients.add(client)
+            for frame in frames:
+                try:
+                    yield client, self._decoder.decode(frame)
+                except msgspec.MsgspecError as error:
+                    print(f"superinfer engine: a client's message is malformed: {error}", file=sys.stderr)
+
+    def owns(self, client: bytes, request_id: str) -> bool:
+        """True where the request is alive and this client's."""
+        return self._owners.get(request_id) == client
+
+    def admit(self, client: bytes, request_id: str) -> None:
+        """The request's tokens go to this client from now on."""
+        self._owners[request_id] = client
+
+    def send(self, client: bytes, messages: Iterable[EngineMessage]) -> None:
+        """Send to one client; where it has gone, its requests are listed by `take_orphans`."""
+        try:
+            self.socket.send_multipart([client, *map(self._encoder.encode, messages)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            self._clients.discard(client)
+            self._gone += [request_id for request_id, owner in self._owners.items() if owner == client]
+            self._owners = {key: owner for key, owner in self._owners.items() if owner != client}
+
+    def broadcast(self, message: EngineMessage) -> None:
+        """Send to every client."""
+        for client in list(self._clients):
+            self.send(client, [message])
+
+    def take_orphans(self) -> list[str]:
+        """Requests whose client has gone, each once."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    def deliver(self, outputs: list[Output], now: float) -> None:
+        """Send committed tokens and endings to the clients that own the requests."""
+        mail: dict[bytes, list[EngineMessage]] = {}
+        for request_id, group in itertools.groupby(outputs, key=lambda output: output.request_id):
+            if (client := self._owners.get(request_id)) is None:
+                continue
+            mail.setdefault(client, []).extend(_messages(request_id, group, now))
+        for output in outputs:
+            if isinstance(output, FinishOutput):
+                self._owners.pop(output.request_id, None)
+        for client, messages in mail.items():
+            self.send(client, messages)
+
+    def reject(self, client: bytes, rejected: Rejected) -> None:
+        """Tell a client that its request was not admitted."""
+        self.send(client, [rejected])
+
+
+def _messages(request_id: str, outputs: Iterable[Output], now: float) -> Iterator[EngineMessage]:
+    """One request's outputs as messages: successive tokens share one."""
+    tokens: Tokens | None = None
+    for output in outputs:
+        if isinstance(output, TokenOutput):
+            if tokens is not None and output.output_index == tokens.first_index + len(tokens.token_ids):
+                tokens.token_ids.append(output.token_id)
+                continue
+            if tokens is not None:
+                yield tokens
+            tokens = Tokens(request_id, output.output_index, [output.token_id], now)
+        else:
+            if tokens is not None:
+                yield tokens
+                tokens = None
+            yield Finished(
+                request_id=request_id,
+                reason=output.reason,
+                time_s=now,
+                stages=output.stages,
+                output_tokens=output.output_tokens,
+                domain_ids=output.domain_ids,
+                error=output.error,
+            )
+    if tokens is not None:
+        yield tokens

@@ -1,0 +1,357 @@
+"""The engine process: one scheduler, its clients, and one supervised worker process per fault domain.
+
+`python -m superinfer.executor.engine --directory DIR --runner module:Class`, with an EngineConfig as
+msgpack on standard input, which is also its lifeline. One thread, one loop: it sleeps in a poll until a
+client, a worker, a worker's death or a timer wakes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import zmq
+
+from superinfer.contracts.errors import EngineError, SuperInferError
+from superinfer.executor.client_hub import ClientHub
+from superinfer.executor.config import EngineConfig, WorkerConfig
+from superinfer.executor.cores import assign_cores
+from superinfer.executor.lifeline import read_settings
+from superinfer.executor.messages import (
+    Abort,
+    ClientMessage,
+    ContractStats,
+    DomainEvent,
+    DomainInfo,
+    EngineFailed,
+    EngineReady,
+    GetStats,
+    Hello,
+    RegisterContract,
+    Rejected,
+    Shutdown,
+    Stats,
+    Submit,
+)
+from superinfer.executor.supervised_worker import SupervisedWorker, WorkerState
+from superinfer.executor.worker import DEFAULT_RUNNER
+from superinfer.executor.worker_messages import error_kind, error_message
+from superinfer.profiler.latency_model import LatencyModel
+from superinfer.profiler.store import load_profile
+from superinfer.scheduler.config import DomainSpec
+from superinfer.scheduler.request import Request
+from superinfer.scheduler.scheduler import Scheduler
+from superinfer.scheduler.stats import SchedulerStats
+from superinfer.scheduler.steps import StepResult
+
+_FLUSH_MS = 2000
+
+
+class Engine:
+    """Moves messages between clients, scheduler and workers; decides nothing about who goes next.
+
+    `lifeline` is a file descriptor whose end of file ends the engine. Clients are served from the moment
+    all workers are up for the first time.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        endpoint: str,
+        latency_model: LatencyModel,
+        *,
+        runner: str = DEFAULT_RUNNER,
+        worker_cores: list[list[int]] | None = None,
+        lifeline: int | None = None,
+    ) -> None:
+        self._config = config
+        self._latency_model = latency_model
+        self._scheduler: Scheduler | None = None
+        self._max_model_len = config.scheduler.max_model_len
+        self._lifeline = lifeline
+        self._stopping = False
+        self._early: list[tuple[bytes, ClientMessage]] = []
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._hub = ClientHub(self._context, endpoint)
+        cores = worker_cores or [[] for _ in range(config.domains)]
+        self._workers = [
+            SupervisedWorker(_worker_config(config, str(i), cores[i]), runner, restarts=config.restart_workers)
+            for i in range(config.domains)
+        ]
+
+    def run(self) -> int:
+        """Serve until told to stop or the parent ends; the exit code. Clients learn why an engine failed."""
+        try:
+            now = time.monotonic()
+            for worker in self._workers:
+                worker.start(now)
+            while not self._stopping:
+                self._wait()
+                self._serve_clients()
+                for worker in self._workers:
+                    self._tend(worker)
+                if self._scheduler is not None:
+                    self._plan()
+                    self._drop_orphans(self._scheduler)
+        except Exception as error:
+            if self._scheduler is not None:
+                now = time.monotonic()
+                self._hub.deliver(self._scheduler.fail_all(now, error_message(error)), now)
+            self._hub.broadcast(EngineFailed(error_message(error), error_kind(error)))
+            if not isinstance(error, SuperInferError):
+                raise
+            return error.exit_code
+        finally:
+            for worker in self._workers:
+                worker.close()
+            self._context.destroy(linger=_FLUSH_MS)
+        return 0
+
+    def _wait(self) -> None:
+        """Sleep until there is something to do."""
+        poller = zmq.Poller()
+        poller.register(self._hub.socket, zmq.POLLIN)
+        if self._lifeline is not None:
+            poller.register(self._lifeline, zmq.POLLIN)
+        wake_s = math.inf
+        for worker in self._workers:
+            if worker.process is not None:
+                poller.register(worker.process.socket, zmq.POLLIN)
+                poller.register(worker.process.sentinel, zmq.POLLIN)
+            wake_s = min(wake_s, self._next_timer_s(worker))
+        timeout_s = wake_s - time.monotonic()
+        ready = poller.poll(None if timeout_s == math.inf else max(0, math.ceil(timeout_s * 1000)))
+        if self._lifeline is not None and any(source == self._lifeline for source, _ in ready):
+            self._stopping = True
+
+    def _next_timer_s(self, worker: SupervisedWorker) -> float:
+        """When this worker needs attention unasked: restart, hang, or time for the next plan."""
+        if worker.state is not WorkerState.UP:
+            return worker.timer_s if worker.timer_s is not None else math.inf
+        assert self._scheduler is not None or not len(worker.pipeline)
+        timers = [worker.pipeline.hung_at_s]
+        plan_at_s = worker.pipeline.plan_at_s
+        if len(worker.pipeline) and plan_at_s is not None and plan_at_s > time.monotonic():
+            timers.append(plan_at_s)
+        return min((timer for timer in timers if timer is not None), default=math.inf)
+
+    def _serve_clients(self) -> None:
+        for client, message in self._hub.receive():
+            if isinstance(message, Shutdown):
+                self._stopping = True
+            elif self._scheduler is not None:
+                self._handle(self._scheduler, client, message)
+            elif not isinstance(message, Hello):
+                self._early.append((client, message))
+
+    def _handle(self, scheduler: Scheduler, client: bytes, message: ClientMessage) -> None:
+        now = time.monotonic()
+        match message:
+            case Submit(request):
+                self._submit(scheduler, client, request, now)
+            case Abort(request_id, reason) if self._hub.owns(client, request_id):
+                if (finish := scheduler.abort(request_id, now, reason)) is not None:
+                    self._hub.deliver([finish], now)
+            case RegisterContract(contract):
+                try:
+                    scheduler.add_contract(contract)
+                except SuperInferError as error:
+                    print(f"superinfer engine: contract refused: {error}", file=sys.stderr)
+            case GetStats():
+                self._hub.send(client, [_stats_message(scheduler.stats(now))])
+            case Hello():
+                self._hub.send(client, [self._ready_message()])
+
+    def _submit(self, scheduler: Scheduler, client: bytes, request: Request, now: float) -> None:
+        refusal = scheduler.add(request, now)
+        if refusal is None:
+            self._hub.admit(client, request.request_id)
+            return
+        rejected = Rejected(request.request_id, refusal.code, refusal.message, refusal.retry_after_s)
+        self._hub.reject(client, rejected)
+
+    def _ready_message(self) -> EngineReady:
+        block_size = self._config.scheduler.block_size
+        domains = [DomainInfo(worker.domain_id, worker.pid, worker.kv_blocks, block_size) for worker in self._workers]
+        return EngineReady(domains, self._max_model_len)
+
+    def _tend(self, worker: SupervisedWorker) -> None:
+        """Take what the worker has sent; notice its readiness, its death, its hanging; start it again."""
+        now = time.monotonic()
+        if worker.state is WorkerState.STARTING:
+            self._tend_starting(worker, now)
+        elif worker.state is WorkerState.UP:
+            self._tend_running(worker, now)
+        if worker.state is WorkerState.ENDING:
+            worker.reap(now)
+        if worker.state is WorkerState.DOWN and worker.timer_s is not None and now >= worker.timer_s:
+            worker.start(now)
+        if not any(other.may_come_back for other in self._workers):
+            raise EngineError("every worker has died and none can be restarted")
+
+    def _tend_starting(self, worker: SupervisedWorker, now: float) -> None:
+        try:
+            ready = worker.try_ready(now)
+        except SuperInferError as error:
+            if self._scheduler is None:
+                raise
+            worker.fail()
+            self._announce(worker, "down", now, detail=str(error))
+            return
+        if ready is None:
+            return
+        if self._scheduler is not None:
+            self._scheduler.domain_ready(DomainSpec(worker.domain_id, worker.kv_blocks), now)
+            self._announce(worker, "up", now)
+            return
+        self._max_model_len = min(self._max_model_len, ready.max_model_len)
+        if all(other.state is WorkerState.UP for other in self._workers):
+            self._open()
+
+    def _open(self) -> None:
+        """All workers are up: make the scheduler and begin to serve."""
+        domains = [DomainSpec(worker.domain_id, worker.kv_blocks) for worker in self._workers]
+        settings = msgspec.structs.replace(self._config.scheduler, max_model_len=self._max_model_len)
+        self._scheduler = Scheduler(
+            domains=domains,
+            contracts=self._config.contracts,
+            latency_model=self._latency_model,
+            config=settings,
+        )
+        self._hub.broadcast(self._ready_message())
+        early, self._early = self._early, []
+        for client, message in early:
+            self._handle(self._scheduler, client, message)
+
+    def _tend_running(self, worker: SupervisedWorker, now: float) -> None:
+        process = worker.process
+        assert process is not None
+        alive = process.is_alive()  # before reading: what a dead worker had sent is read first
+        while (result := process.try_receive()) is not None:
+            if result.error is not None:
+                return self._lose(worker, f"step {result.step_id} failed: {result.error}", now)
+            self._observe(worker, result, now)
+        if not alive:
+            return self._lose(worker, process.describe_end(), now)
+        hung_at_s = worker.pipeline.hung_at_s
+        if hung_at_s is not None and now >= hung_at_s:
+            return self._lose(worker, f"the worker of domain {worker.domain_id} hangs in a step", now)
+        return None
+
+    def _observe(self, worker: SupervisedWorker, result: StepResult, now: float) -> None:
+        assert self._scheduler is not None
+        worker.pipeline.received(result)
+        worker.failures = 0
+        self._hub.deliver(self._scheduler.observe(result, now), now)
+
+    def _lose(self, worker: SupervisedWorker, detail: str, now: float) -> None:
+        """The worker is of no use: its requests go on elsewhere, tokens not received are recomputed."""
+        assert self._scheduler is not None
+        worker.fail()
+        moved, outputs = self._scheduler.domain_failed(worker.domain_id, now)
+        self._hub.deliver(outputs, now)
+        self._announce(worker, "down", now, moved_requests=moved, detail=detail)
+
+    def _announce(
+        self,
+        worker: SupervisedWorker,
+        state: Literal["up", "down"],
+        now: float,
+        *,
+        moved_requests: int = 0,
+        detail: str = "",
+    ) -> None:
+        event = DomainEvent(
+            domain_id=worker.domain_id,
+            state=state,
+            time_s=now,
+            worker_pid=worker.pid,
+            moved_requests=moved_requests,
+            detail=detail,
+        )
+        self._hub.broadcast(event)
+
+    def _plan(self) -> None:
+        """Give every worker that is due its next step."""
+        scheduler = self._scheduler
+        assert scheduler is not None
+        for worker in self._workers:
+            while worker.state is WorkerState.UP and worker.process is not None:
+                plan_at_s, now = worker.pipeline.plan_at_s, time.monotonic()
+                if plan_at_s is None or now < plan_at_s or not scheduler.has_work(worker.domain_id):
+                    break
+                if (plan := scheduler.plan(worker.domain_id, now)) is None:
+                    break
+                worker.process.send(plan)
+                sent_s = time.monotonic()
+                worker.pipeline.sent(plan, sent_s, sent_s - now)
+
+    def _drop_orphans(self, scheduler: Scheduler) -> None:
+        """Free what the requests of vanished clients hold."""
+        for request_id in self._hub.take_orphans():
+            scheduler.abort(request_id, time.monotonic())
+
+
+def _worker_config(config: EngineConfig, domain_id: str, cores: list[int]) -> WorkerConfig:
+    return WorkerConfig(
+        domain_id=domain_id,
+        model_dir=config.model_dir,
+        dtype=config.dtype,
+        random_weights=config.random_weights,
+        kv_cache_bytes=config.kv_cache_bytes,
+        host_blocks=config.scheduler.host_blocks,
+        block_size=config.scheduler.block_size,
+        max_model_len=config.scheduler.max_model_len,
+        max_step_tokens=config.scheduler.max_step_tokens,
+        cores=cores,
+    )
+
+
+def _stats_message(stats: SchedulerStats) -> Stats:
+    fields = msgspec.structs.asdict(stats)
+    fields["contracts"] = [
+        ContractStats(service_id=service_id, **msgspec.structs.asdict(counts))
+        for service_id, counts in stats.contracts.items()
+    ]
+    return Stats(**fields)
+
+
+def engine_endpoint(directory: str) -> str:
+    """Where the engine that uses this directory listens."""
+    return f"ipc://{directory}/engine.sock"
+
+
+def main() -> int:
+    """Run the engine process; the exit code is that of the error that ended it."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--directory", required=True, help="holds engine.sock; removed at the end")
+    arguments.add_argument("--runner", default=DEFAULT_RUNNER)
+    options = arguments.parse_args()
+    config = msgspec.msgpack.decode(read_settings(), type=EngineConfig)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    worker_cores, engine_cores = assign_cores(config.domains, list(os.sched_getaffinity(0)))
+    os.sched_setaffinity(0, engine_cores)
+    engine = Engine(
+        config,
+        engine_endpoint(options.directory),
+        load_profile(Path(config.profile_path)).latency_model,
+        runner=options.runner,
+        worker_cores=worker_cores,
+        lifeline=0,
+    )
+    try:
+        return engine.run()
+    finally:
+        shutil.rmtree(options.directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

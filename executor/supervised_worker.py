@@ -1,0 +1,111 @@
+"""The life of one fault domain's worker inside the engine: starting, up, ending, down, and up again."""
+
+from __future__ import annotations
+
+import enum
+
+from superinfer.contracts.errors import SuperInferError
+from superinfer.executor.config import WorkerConfig
+from superinfer.executor.pipeline import StepPipeline
+from superinfer.executor.worker_messages import WorkerReady
+from superinfer.executor.worker_process import WorkerProcess
+
+FIRST_RESTART_S = 0.05
+"""A short wait, so that the survivors get their plans before a process is started."""
+
+MAX_RESTART_S = 30.0
+MAX_START_FAILURES = 5
+START_TIMEOUT_S = 300.0
+
+
+class WorkerState(enum.Enum):
+    """Where a worker is in its life."""
+
+    STARTING = "starting"
+    UP = "up"
+    ENDING = "ending"
+    DOWN = "down"
+
+
+class SupervisedWorker:
+    """A worker process that is started again when it dies. Nothing here blocks.
+
+    `failures` counts its deaths since it last completed a step, `start_failures` those of them while it
+    started.
+    """
+
+    def __init__(self, config: WorkerConfig, runner: str, *, restarts: bool) -> None:
+        self.config = config
+        self.state = WorkerState.DOWN
+        self.process: WorkerProcess | None = None
+        self.pipeline = StepPipeline()
+        self.kv_blocks = 0
+        self.pid = 0
+        self.failures = 0
+        self.start_failures = 0
+        self.timer_s: float | None = None
+        self._runner = runner
+        self._restarts = restarts
+
+    @property
+    def domain_id(self) -> str:
+        """The fault domain that this worker is."""
+        return self.config.domain_id
+
+    @property
+    def may_come_back(self) -> bool:
+        """False where the worker is not up and there is no reason to hope that it will be."""
+        if self.state in (WorkerState.UP, WorkerState.STARTING):
+            return True
+        return self._restarts and self.start_failures < MAX_START_FAILURES
+
+    def start(self, now: float) -> None:
+        """Start the process; its model loads in the background."""
+        self.process = WorkerProcess(self.config, runner=self._runner)
+        self.process.start()
+        self.pid = self.process.pid
+        self.state = WorkerState.STARTING
+        self.timer_s = now + START_TIMEOUT_S
+
+    def try_ready(self, now: float) -> WorkerReady | None:
+        """A starting worker's greeting if it has come; raises the worker's error where it cannot start."""
+        assert self.process is not None
+        if (ready := self.process.try_ready()) is None:
+            if self.timer_s is not None and now >= self.timer_s:
+                raise SuperInferError(f"the worker of domain {self.domain_id} takes too long to start")
+            return None
+        self.kv_blocks = ready.kv_blocks
+        self.state = WorkerState.UP
+        self.start_failures = 0
+        self.timer_s = None
+        return ready
+
+    def fail(self) -> None:
+        """Give the process up, dead or not; `reap` does the rest when it has ended."""
+        assert self.process is not None
+        self.failures += 1
+        self.start_failures += self.state is WorkerState.STARTING
+        self.process.kill()
+        self.pipeline.clear()
+        self.state = WorkerState.ENDING
+        self.timer_s = None
+
+    def reap(self, now: float) -> None:
+        """Once a given-up process has ended, release it and set the time of its restart."""
+        if self.process is None or self.process.is_alive():
+            return
+        self.process.close()
+        self.process = None
+        self.state = WorkerState.DOWN
+        if self._restarts:
+            backoff_s = min(2.0 ** (self.failures - 2), MAX_RESTART_S)
+            self.timer_s = now + (FIRST_RESTART_S if self.failures <= 1 else backoff_s)
+
+    def close(self) -> None:
+        """End the process at once."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.close()
+            self.process = None
+        self.state = WorkerState.DOWN
+        self.timer_s = None
