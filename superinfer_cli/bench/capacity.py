@@ -1,0 +1,54 @@
+"""Capacity of a mix in requests per second, which `load` is a share of."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from superinfer.cli.bench.scenario import Scenario
+from superinfer.cli.bench.workload import class_order, sample_class
+from superinfer.executor.simulated import simulate
+from superinfer.profiler.store import ModelProfile
+from superinfer.scheduler.config import SchedulerConfig
+from superinfer.scheduler.request import Request, SamplingParams
+
+REQUESTS_PER_DOMAIN = 300
+POLICY = "fcfs"
+"""Capacity is what a plain continuous-batching server reaches, whatever policies are then compared."""
+
+
+def capacity_rps(profile: ModelProfile, scenario: Scenario, domains: int) -> float:
+    """Requests per second of this mix that saturated devices finish, by simulation with the latency model.
+
+    All requests are there from the start; the rate is that of the middle half of the completions, with a full batch.
+    What workers on neighbouring cores take from each other is not in the model.
+    """
+    requests = _backlog(scenario, REQUESTS_PER_DOMAIN * domains)
+    longest = max(len(r.prompt_token_ids) + r.sampling.max_tokens for r in requests)
+    defaults = SchedulerConfig()
+    config = SchedulerConfig(policy=POLICY, max_model_len=max(defaults.max_model_len, longest))
+    blocks = config.max_running * math.ceil(longest / config.block_size)
+    run = simulate(
+        requests, contracts=[], model=profile.latency_model, config=config, domains=domains, kv_blocks=blocks
+    )
+    finished = sorted(fate.finished_s for fate in run.requests)
+    first, last = len(finished) // 4, 3 * len(finished) // 4
+    return (last - first) / (finished[last] - finished[first])
+
+
+def _backlog(scenario: Scenario, count: int) -> list[Request]:
+    """Requests of the mix, all at time 0; their tokens do not matter to the latency model."""
+    order = class_order([c.share for c in scenario.classes], count, np.random.default_rng(0))
+    shapes = [iter(sample_class(request_class, count)) for request_class in scenario.classes]
+    drawn = [next(shapes[number]) for number in order]
+    return [
+        Request(
+            request_id=str(number),
+            contract_id="best-effort",
+            prompt_token_ids=[0] * shape.prompt_tokens,
+            sampling=SamplingParams(max_tokens=shape.output_tokens, temperature=0.0, ignore_eos=True),
+            arrival_s=0.0,
+        )
+        for number, shape in enumerate(drawn)
+    ]

@@ -1,0 +1,114 @@
+"""`superinfer bench`: put policies under the same load and see which contracts hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from superinfer.cli.console import err, out
+
+if TYPE_CHECKING:
+    from superinfer.cli.bench.session import BenchResult
+    from superinfer.executor.config import DType
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+DEFAULT_POLICIES = ("slack", "fcfs", "round_robin")
+DTYPES = ("auto", "float32", "bfloat16")
+
+
+def bench(
+    scenario: Annotated[
+        str, typer.Argument(help="mixed, jitter, fault, or a scenario file (YAML).", metavar="[SCENARIO]")
+    ] = "mixed",
+    model: Annotated[str, typer.Option(help="Known model name, local directory or hub id.")] = DEFAULT_MODEL,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="A policy to run; repeat to compare. Default: slack, fcfs and round_robin."),
+    ] = None,
+    requests: Annotated[int | None, typer.Option("--requests", help="Requests to offer.", min=1)] = None,
+    load: Annotated[float | None, typer.Option(help="Offered rate as a share of capacity.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Offered rate in requests/s, instead of --load.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals, lengths and prompts.", min=0)] = 0,
+    domains: Annotated[int | None, typer.Option(help="Fault domains, one worker process each.", min=1)] = None,
+    slo_scale: Annotated[float, typer.Option(help="Multiplies every bound of the scenario.")] = 1.0,
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Use the model's config with random weights.")
+    ] = False,
+    kv_cache_memory: Annotated[
+        str | None, typer.Option(help="KV cache of each domain, for example 512MiB. Default: from free memory.")
+    ] = None,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="Run folder. Default: runs/<scenario>-<date>-<time>.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in --out.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json on stdout, nothing else.")] = False,
+) -> None:
+    """Offer the same requests to each policy on real workers; report attainment of every contract.
+
+    Ends in a table, pictures and a run folder. Exit code 7 when the engine failed.
+    """
+    from superinfer.cli.bench.session import BenchOptions, raise_engine_error, run_bench
+    from superinfer.cli.serve.sizes import parse_bytes
+
+    options = BenchOptions(
+        scenario=scenario,
+        model=model,
+        policies=list(policy or DEFAULT_POLICIES),
+        requests=requests,
+        load=load,
+        rate_rps=rate,
+        seed=seed,
+        domains=domains,
+        slo_scale=slo_scale,
+        dtype=_checked_dtype(dtype),
+        random_weights=random_weights,
+        kv_cache_bytes=parse_bytes(kv_cache_memory, "--kv-cache-memory") if kv_cache_memory else None,
+        out=out_dir,
+        force=force,
+    )
+    result = run_bench(options)
+    _report(result, as_json=as_json)
+    raise_engine_error(result)
+    if result.summary["interrupted"]:
+        raise typer.Exit(130)
+
+
+def _report(result: BenchResult, *, as_json: bool) -> None:
+    """Results on stdout: the table, or the summary as JSON."""
+    if as_json:
+        typer.echo(json.dumps(result.summary, ensure_ascii=False, allow_nan=False))
+    else:
+        from superinfer.results.table import render_table
+
+        out.print(render_table(result.summary))
+        for line in fault_lines(result):
+            out.print(line, highlight=False, markup=False)
+    err.print(f"run folder: {result.folder}", highlight=False, soft_wrap=True)
+
+
+def fault_lines(result: BenchResult) -> list[str]:
+    """One line per injected fault."""
+    lines = []
+    for run in result.summary["runs"]:
+        for fault in run["faults"]:
+            up_s = fault["time_until_up_s"]
+            verified = f"{fault.get('tokens_verified', 0)} of {fault.get('tokens_compared', 0)}"
+            lines.append(
+                f"{run['policy']}: {fault['kind']} of domain {fault['domain_id']} at {fault['time_s']:.1f} s · "
+                f"{fault['moved_requests']} requests moved · longest token gap {fault['longest_gap_ms']:,.0f} ms · "
+                f"up again after {'–' if up_s is None else f'{up_s:.1f} s'} · lost {fault['lost']}, "
+                f"duplicated {fault['duplicated']} · tokens equal to an undisturbed run: {verified}"
+            )
+    return lines
+
+
+def _checked_dtype(dtype: str) -> DType:
+    from superinfer.contracts.errors import UsageError
+
+    if dtype not in DTYPES:
+        raise UsageError(f"--dtype {dtype!r} is unknown; accepted: {', '.join(DTYPES)}")
+    return cast("DType", dtype)

@@ -1,0 +1,223 @@
+"""Scenario files: which requests arrive how, what each class is promised, which faults strike."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from superinfer.contracts.errors import UsageError
+
+BUILT_IN = ("mixed", "jitter", "fault")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Constant(_Strict):
+    """Always the same length."""
+
+    kind: Literal["constant"] = "constant"
+    value: int = Field(ge=1, description="tokens")
+
+
+class Uniform(_Strict):
+    """Every length from low to high is equally likely."""
+
+    kind: Literal["uniform"]
+    low: int = Field(ge=1, description="shortest, tokens")
+    high: int = Field(ge=1, description="longest, tokens")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Uniform:
+        if self.high < self.low:
+            raise ValueError(f"high {self.high} is below low {self.low}")
+        return self
+
+
+class Lognormal(_Strict):
+    """Log-normal lengths, cut off at low and high."""
+
+    kind: Literal["lognormal"]
+    median: float = Field(gt=0, description="median before clipping, tokens")
+    sigma: float = Field(ge=0, description="standard deviation of the logarithm")
+    low: int = Field(ge=1, description="shortest, tokens")
+    high: int = Field(ge=1, description="longest, tokens")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Lognormal:
+        if self.high < self.low:
+            raise ValueError(f"high {self.high} is below low {self.low}")
+        return self
+
+
+def _number_is_constant(value: Any) -> Any:
+    return {"kind": "constant", "value": value} if isinstance(value, (int, float)) else value
+
+
+Lengths = Annotated[
+    Annotated[Constant | Uniform | Lognormal, Field(discriminator="kind")], BeforeValidator(_number_is_constant)
+]
+
+
+class Slo(_Strict):
+    """Bounds of a class, each either in milliseconds or as a multiple of the class's own unloaded time."""
+
+    slo_scale: float | None = Field(default=None, gt=0, description="end-to-end bound ÷ unloaded end-to-end time")
+    ttft_scale: float | None = Field(default=None, gt=0, description="first-token bound ÷ unloaded time to first token")
+    tpot_scale: float | None = Field(default=None, gt=0, description="per-token bound ÷ unloaded time per output token")
+    latency_ms: float | None = Field(default=None, gt=0, description="end-to-end bound")
+    ttft_ms: float | None = Field(default=None, gt=0, description="bound on the time to first token")
+    tpot_ms: float | None = Field(default=None, gt=0, description="bound on the mean time per output token")
+    percentile: float = Field(default=0.99, gt=0, lt=1, description="share of requests that the bounds are promised to")
+
+    @model_validator(mode="after")
+    def _one_form_each(self) -> Slo:
+        pairs = (("slo_scale", "latency_ms"), ("ttft_scale", "ttft_ms"), ("tpot_scale", "tpot_ms"))
+        for scale, absolute in pairs:
+            if getattr(self, scale) is not None and getattr(self, absolute) is not None:
+                raise ValueError(f"give {scale} or {absolute}, not both")
+        return self
+
+
+class RequestClass(_Strict):
+    """One service's share of the requests. Without `slo` it is best effort."""
+
+    service_id: str = Field(pattern=r"^[a-z0-9-]+$", description="[a-z0-9-]+, one class each")
+    share: float = Field(gt=0, description="weight among all classes")
+    prompt_tokens: Lengths
+    output_tokens: Lengths
+    slo: Slo | None = None
+    priority: float = Field(default=1.0, gt=0, description="for policies that rank by priority; higher goes first")
+
+
+class Arrival(_Strict):
+    """The arrival process; `cv` is the coefficient of variation of the gaps of `gamma` (1 is Poisson)."""
+
+    process: Literal["poisson", "gamma", "constant"] = "poisson"
+    cv: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _cv_belongs_to_gamma(self) -> Arrival:
+        if (self.process == "gamma") != (self.cv is not None):
+            raise ValueError("cv goes with process: gamma, and gamma needs it")
+        return self
+
+
+class Fault(_Strict):
+    """One injected fault: `at` is a share of the sending time, `at_s` seconds from its start."""
+
+    kind: Literal["kill"] = "kill"
+    domain: int = Field(0, ge=0, description="number of the domain whose worker is killed")
+    at: float | None = Field(default=None, ge=0, le=1)
+    at_s: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _one_time(self) -> Fault:
+        if (self.at is None) == (self.at_s is None):
+            raise ValueError("give one of at (share of the run) and at_s (seconds)")
+        return self
+
+
+class Scenario(_Strict):
+    """A whole scenario file. Give `load` (offered rate ÷ capacity of the mix) or `rate_rps`."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    description: str = ""
+    classes: list[RequestClass] = Field(min_length=1)
+    arrival: Arrival = Arrival()
+    load: float | None = Field(default=None, gt=0)
+    rate_rps: float | None = Field(default=None, gt=0)
+    requests: int = Field(ge=1)
+    domains: int = Field(default=1, ge=1)
+    faults: list[Fault] = []
+    warmup: int = Field(default=4, ge=0, description="requests sent before the load and not counted")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Scenario:
+        if (self.load is None) == (self.rate_rps is None):
+            raise ValueError("give one of load (share of capacity) and rate_rps")
+        names = [request_class.service_id for request_class in self.classes]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"classes: service_id {sorted(twice)[0]!r} is used twice")
+        for fault in self.faults:
+            if fault.domain >= self.domains:
+                raise ValueError(f"faults: domain {fault.domain} does not exist; domains is {self.domains}")
+        return self
+
+
+def load_scenario(name_or_path: str) -> Scenario:
+    """A built-in scenario by name, or a YAML file; UsageError names the file, the key and what is accepted."""
+    if name_or_path in BUILT_IN:
+        text = resources.files("superinfer.cli.bench").joinpath(f"scenarios/{name_or_path}.yaml").read_text("utf-8")
+        return parse_scenario(text, f"{name_or_path}.yaml")
+    path = Path(name_or_path)
+    if not path.is_file():
+        known = ", ".join(BUILT_IN)
+        raise UsageError(f"scenario {name_or_path!r}: no such file; give {known} or the path of a YAML file")
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"scenario {path}: cannot be read ({error})") from None
+    return parse_scenario(text, str(path))
+
+
+def parse_scenario(text: str, source: str) -> Scenario:
+    """Parse scenario YAML; `source` is how errors call it."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"scenario {source}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"scenario {source}: a mapping with name, classes, requests and load is needed")
+    return _validate(data, source)
+
+
+def override(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
+    """The scenario with some top-level fields replaced and everything checked again (for command-line flags)."""
+    return _validate(scenario.model_dump(exclude_none=True) | changes, f"{scenario.name} with these flags")
+
+
+def _validate(data: dict[str, Any], source: str) -> Scenario:
+    try:
+        return Scenario.model_validate(data)
+    except ValidationError as error:
+        raise UsageError(f"scenario {source}: {_first_problem(error)}") from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    """One line from pydantic's list: the key's path, what is wrong, the value."""
+    problem = error.errors(include_url=False)[0]
+    kinds = {"constant", "uniform", "lognormal"}
+    location = [part for part in problem["loc"] if part not in kinds]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if problem["type"] == "extra_forbidden":
+        return f"{path}: unknown key; accepted: {', '.join(_accepted_keys(location))}{more}"
+    if problem["type"] == "missing":
+        return f"{path}: is required{more}"
+    message = problem["msg"].removeprefix("Value error, ")
+    value = problem["input"]
+    shown = f" (got {value!r})" if isinstance(value, (str, int, float)) else ""
+    return f"{path}: {message}{shown}{more}" if path else f"{message}{more}"
+
+
+def _accepted_keys(location: list[int | str]) -> list[str]:
+    """The fields of the innermost model that holds the last part of a location."""
+    sections: dict[str, type[BaseModel]] = {
+        "classes": RequestClass,
+        "slo": Slo,
+        "arrival": Arrival,
+        "faults": Fault,
+    }
+    lengths = {"prompt_tokens", "output_tokens"}
+    for part in reversed(location[:-1]):
+        if part in lengths:
+            return ["kind", "value", "low", "high", "median", "sigma"]
+        if isinstance(part, str) and part in sections:
+            return list(sections[part].model_fields)
+    return list(Scenario.model_fields)
