@@ -122,9 +122,7 @@ def simulate(
     """
     specs = [DomainSpec(f"domain-{i}", kv_blocks) for i in range(domains)]
     own_model = _fresh(model)
-    scheduler = Scheduler(
-        domains=specs, contracts=contracts, latency_model=own_model, config=config, policy=policy
-    )
+    scheduler = Scheduler(domains=specs, contracts=contracts, latency_model=own_model, config=config, policy=policy)
     devices = {s.domain_id: SimulatedDevice(s.domain_id, model, sigma=sigma, seed=seed) for s in specs}
     fates = {r.request_id: SimulatedRequest(r) for r in requests}
     order = itertools.count()

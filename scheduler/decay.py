@@ -112,7 +112,9 @@ def guidance_warning(decay_coefficient: float, bound_ms: float) -> str | None:
         return None
     if low <= decay_coefficient <= high:
         return None
-    return f"decay_coefficient {decay_coefficient:g} leaves the guidance {low:g}–{high:g} for a bound of {bound_ms:g} ms"
+    return (
+        f"decay_coefficient {decay_coefficient:g} leaves the guidance {low:g}–{high:g} for a bound of {bound_ms:g} ms"
+    )
 
 
 def load_decay_profile(path: Path) -> tuple[DecayProfile, dict[str, Any]]:

@@ -196,8 +196,7 @@ class Scheduler:
         """A snapshot for people and metrics."""
         up = [d for d in self.domains.values() if d.is_up]
         contracts = {
-            contract_id: ContractCounts(counts.finished, counts.met)
-            for contract_id, counts in self._counts.items()
+            contract_id: ContractCounts(counts.finished, counts.met) for contract_id, counts in self._counts.items()
         }
         for sequence in self._by_request.values():
             counts = contracts.setdefault(sequence.request.contract_id, ContractCounts())
@@ -234,9 +233,7 @@ class Scheduler:
         if prompt == 0:
             return Refusal(code="empty_prompt", message="the prompt has no tokens")
         if most < 1:
-            return Refusal(
-                code="too_long", message=f"max_tokens {most} is not accepted; at least 1 is expected"
-            )
+            return Refusal(code="too_long", message=f"max_tokens {most} is not accepted; at least 1 is expected")
         if prompt + most > self.config.max_model_len:
             return Refusal(
                 code="too_long",

@@ -86,9 +86,7 @@ class SequenceState:
     @property
     def can_decode(self) -> bool:
         """True where the next thing to do is a decode."""
-        return (
-            self.computed >= self.prefill_target and self.planned_outputs < self.request.sampling.max_tokens
-        )
+        return self.computed >= self.prefill_target and self.planned_outputs < self.request.sampling.max_tokens
 
     @property
     def is_done_planning(self) -> bool:

@@ -170,9 +170,7 @@ class StepBuilder:
         if device is None:
             return False
         self.rotate_in_list.append(
-            Rotation(
-                sequence_id=sequence.sequence_id, pairs=list(zip(sequence.host_blocks, device, strict=True))
-            )
+            Rotation(sequence_id=sequence.sequence_id, pairs=list(zip(sequence.host_blocks, device, strict=True)))
         )
         self.domain.host_blocks.give_back(sequence.host_blocks)
         sequence.blocks, sequence.host_blocks = device, []

@@ -25,9 +25,7 @@ class ContractLoad:
     def add_arrival(self, sequence: SequenceState, model: LatencyModel, now: float) -> None:
         """One more request of this contract."""
         self.rate.add(now)
-        device = (
-            sequence.prefill_target * model.prefill_token_s + sequence.outputs_left * model.decode_marginal_s
-        )
+        device = sequence.prefill_target * model.prefill_token_s + sequence.outputs_left * model.decode_marginal_s
         slack = slack_s(sequence, model, sequence.arrival_s)
         if self.device_s == 0.0:
             self.device_s, self.initial_slack_s = device, slack

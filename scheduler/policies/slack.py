@@ -244,8 +244,7 @@ class SlackPolicy:
         jobs = [
             (
                 item.sequence.deadline_s - builder.now,
-                (item.sequence.outputs_left * token_s + item.sequence.prefill_left * prompt_token_s)
-                / (1.0 - busy),
+                (item.sequence.outputs_left * token_s + item.sequence.prefill_left * prompt_token_s) / (1.0 - busy),
             )
             for item in live
         ]

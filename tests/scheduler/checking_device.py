@@ -1,0 +1,98 @@
+"""A device that checks every plan against the rules of superinfer.scheduler.steps and gives tokens that prove the inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from superinfer.scheduler.steps import SampledToken, StepPlan, StepResult
+
+
+def next_token(tokens: list[int]) -> int:
+    """The toy model: a token that depends on everything before it."""
+    return sum((i + 1) * t for i, t in enumerate(tokens)) % 9973
+
+
+@dataclass
+class Held:
+    tokens: list[int]
+    prompt_length: int
+    max_tokens: int
+    blocks: list[int] = field(default_factory=list)
+    host: list[int] = field(default_factory=list)
+    computed: int = 0
+    finished: bool = False
+
+    @property
+    def outputs(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+
+class CheckingDevice:
+    def __init__(self, domain_id: str, kv_blocks: int, host_blocks: int, block_size: int) -> None:
+        self.domain_id, self.block_size = domain_id, block_size
+        self.kv_blocks, self.host_blocks = kv_blocks, host_blocks
+        self.held: dict[int, Held] = {}
+        self.rotations = 0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        for sequence_id in plan.finished:
+            del self.held[sequence_id]
+        for rotation in plan.rotate_out:
+            held = self.held[rotation.sequence_id]
+            assert [source for source, _ in rotation.pairs] == held.blocks
+            held.host, held.blocks = [to for _, to in rotation.pairs], []
+            self.rotations += 1
+        for rotation in plan.rotate_in:
+            held = self.held[rotation.sequence_id]
+            assert [source for source, _ in rotation.pairs] == held.host
+            held.blocks, held.host = [to for _, to in rotation.pairs], []
+        for new in plan.new_sequences:
+            assert new.sequence_id not in self.held
+            self.held[new.sequence_id] = Held(list(new.token_ids), new.prompt_length, new.sampling.max_tokens)
+        tokens = []
+        assert len({step.sequence_id for step in plan.sequences}) == len(plan.sequences)
+        for step in plan.sequences:
+            held = self.held[step.sequence_id]
+            held.blocks.extend(step.new_blocks)
+            if held.finished:
+                continue
+            assert not held.host
+            assert step.start == held.computed
+            assert step.count >= 1
+            end = step.start + step.count
+            assert end <= len(held.tokens)
+            assert len(held.blocks) * self.block_size >= end
+            assert (
+                step.is_decode == (step.count == 1 and end == len(held.tokens) and held.outputs > 0)
+                or not step.is_decode
+            )
+            held.computed = end
+            if end == len(held.tokens):
+                token = next_token(held.tokens)
+                held.tokens.append(token)
+                finish = "length" if held.outputs >= held.max_tokens else None
+                # Some sequences end early, as on an end-of-sequence token that the scheduler cannot foresee.
+                if finish is None and token % 11 == 0:
+                    finish = "stop"
+                held.finished = finish is not None
+                tokens.append(SampledToken(step.sequence_id, held.outputs - 1, token, finish))
+        self.check_blocks()
+        return StepResult(domain_id=self.domain_id, step_id=plan.step_id, started_s=0.0, finished_s=0.05, tokens=tokens)
+
+    def check_blocks(self) -> None:
+        # A finished sequence's blocks may already belong to another: the scheduler reuses them at once.
+        live = [held for held in self.held.values() if not held.finished]
+        for attribute, total in (("blocks", self.kv_blocks), ("host", self.host_blocks)):
+            owned = [block for held in live for block in getattr(held, attribute)]
+            assert len(owned) == len(set(owned))
+            assert all(0 <= block < total for block in owned)
+
+
+def expected_outputs(prompt: list[int], max_tokens: int) -> list[int]:
+    """What the toy model gives for a prompt, undisturbed."""
+    tokens = list(prompt)
+    while len(tokens) - len(prompt) < max_tokens:
+        tokens.append(next_token(tokens))
+        if tokens[-1] % 11 == 0:
+            break
+    return tokens[len(prompt) :]

@@ -1,0 +1,27 @@
+"""Moore–Hodgson against every subset."""
+
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from superinfer.scheduler.moore_hodgson import split_feasible
+
+jobs = st.lists(st.tuples(st.integers(-5, 40), st.integers(1, 15)), max_size=8)
+
+
+def feasible(chosen: list[tuple[int, int]]) -> bool:
+    total = 0
+    for deadline, work in sorted(chosen):
+        total += work
+        if total > deadline:
+            return False
+    return True
+
+
+@given(jobs)
+def test_keeps_as_many_jobs_as_any_choice_could(jobs: list[tuple[int, int]]) -> None:
+    kept, dropped = split_feasible(jobs)
+    assert sorted(kept + dropped) == list(range(len(jobs)))
+    assert feasible([jobs[i] for i in kept])
+    best = max(n for n in range(len(jobs) + 1) if any(feasible(list(subset)) for subset in combinations(jobs, n)))
+    assert len(kept) == best
