@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
+import time
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -38,6 +40,13 @@ class ClientHub:
                     yield client, self._decoder.decode(frame)
                 except msgspec.MsgspecError as error:
                     print(f"superinfer engine: a client's message is malformed: {error}", file=sys.stderr)
+
+    def wait_for_client(self, timeout_s: float) -> None:
+        """Wait until at least one client has said something, so that there is somebody to tell."""
+        deadline_s = time.monotonic() + timeout_s
+        while not self._clients and (left_s := deadline_s - time.monotonic()) > 0:
+            if self.socket.poll(math.ceil(left_s * 1000)):
+                list(self.receive())
 
     def owns(self, client: bytes, request_id: str) -> bool:
         """True where the request is alive and this client's."""

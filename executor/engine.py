@@ -53,6 +53,7 @@ from superinfer.scheduler.stats import SchedulerStats
 from superinfer.scheduler.steps import StepResult
 
 _FLUSH_MS = 2000
+_FIRST_CLIENT_S = 1.0
 
 
 class Engine:
@@ -66,14 +67,13 @@ class Engine:
         self,
         config: EngineConfig,
         endpoint: str,
-        latency_model: LatencyModel,
         *,
         runner: str = DEFAULT_RUNNER,
         worker_cores: list[list[int]] | None = None,
         lifeline: int | None = None,
     ) -> None:
         self._config = config
-        self._latency_model = latency_model
+        self._latency_model: LatencyModel | None = None
         self._scheduler: Scheduler | None = None
         self._max_model_len = config.scheduler.max_model_len
         self._lifeline = lifeline
@@ -90,6 +90,7 @@ class Engine:
     def run(self) -> int:
         """Serve until told to stop or the parent ends; the exit code. Clients learn why an engine failed."""
         try:
+            self._latency_model = load_profile(Path(self._config.profile_path)).latency_model
             now = time.monotonic()
             for worker in self._workers:
                 worker.start(now)
@@ -105,6 +106,7 @@ class Engine:
             if self._scheduler is not None:
                 now = time.monotonic()
                 self._hub.deliver(self._scheduler.fail_all(now, error_message(error)), now)
+            self._hub.wait_for_client(_FIRST_CLIENT_S)
             self._hub.broadcast(EngineFailed(error_message(error), error_kind(error)))
             if not isinstance(error, SuperInferError):
                 raise
@@ -218,6 +220,7 @@ class Engine:
 
     def _open(self) -> None:
         """All workers are up: make the scheduler and begin to serve."""
+        assert self._latency_model is not None
         domains = [DomainSpec(worker.domain_id, worker.kv_blocks) for worker in self._workers]
         settings = msgspec.structs.replace(self._config.scheduler, max_model_len=self._max_model_len)
         self._scheduler = Scheduler(
@@ -342,7 +345,6 @@ def main() -> int:
     engine = Engine(
         config,
         engine_endpoint(options.directory),
-        load_profile(Path(config.profile_path)).latency_model,
         runner=options.runner,
         worker_cores=worker_cores,
         lifeline=0,

@@ -69,9 +69,7 @@ class ToyRunner:
         for rotation in plan.rotate_in:
             self._sequences[rotation.sequence_id].blocks = [block for _, block in rotation.pairs]
         for new in plan.new_sequences:
-            self._sequences[new.sequence_id] = ToySequence(
-                list(new.token_ids), new.prompt_length, new.sampling
-            )
+            self._sequences[new.sequence_id] = ToySequence(list(new.token_ids), new.prompt_length, new.sampling)
         tokens = [
             token
             for step in plan.sequences
