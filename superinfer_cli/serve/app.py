@@ -1,0 +1,35 @@
+"""The FastAPI application over an engine client."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from superinfer.cli.serve import chat, completions, contracts, health, models
+from superinfer.cli.serve.errors import add_error_handlers
+from superinfer.cli.serve.event_stream import ClientGoneError
+from superinfer.cli.serve.middleware import APIKeyMiddleware, BodyLimitMiddleware, RequestIdMiddleware
+from superinfer.cli.serve.state import Engine, ServerSettings, Service
+from superinfer.contracts.registry import ContractRegistry
+from superinfer.executor.tokenizer import Tokenizer
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+def create_app(engine: Engine, tokenizer: Tokenizer, registry: ContractRegistry, settings: ServerSettings) -> FastAPI:
+    """The whole HTTP API; `app.state.service` holds what the routes share."""
+    app = FastAPI(title="SuperInfer", summary="OpenAI-compatible serving with SLO contracts")
+    app.state.service = Service(engine, tokenizer, registry, settings)
+    add_error_handlers(app)
+
+    @app.exception_handler(ClientGoneError)
+    async def on_client_gone(_: Request, __: ClientGoneError) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    for module in (models, completions, chat, contracts, health):
+        app.include_router(module.router)
+    # The last one added is the outermost: every answer, refusals included, carries a request id.
+    app.add_middleware(BodyLimitMiddleware, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(APIKeyMiddleware, api_keys=settings.api_keys)
+    app.add_middleware(RequestIdMiddleware)
+    return app

@@ -1,0 +1,290 @@
+"""`superinfer serve`: check everything that is quick, start the engine, serve until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from superinfer.contracts.contract import SLOContract
+    from superinfer.executor.config import EngineConfig
+    from superinfer.executor.models.source import ModelSource
+
+API_KEY_VARIABLE = "SUPERINFER_API_KEY"
+START_TIMEOUT_S = 600.0
+
+
+def serve(
+    model: Annotated[str, typer.Argument(help="smollm2-135m-instruct, a Hugging Face model directory, or a hub id.")],
+    contracts: Annotated[
+        Path | None, typer.Option(help="Contract file or directory of them (*.yaml, *.json).", show_default="none")
+    ] = None,
+    policy: Annotated[str, typer.Option(help="Scheduling policy.")] = "slack",
+    domains: Annotated[int, typer.Option(min=1, help="Fault domains: one worker process each.")] = 1,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    served_model_name: Annotated[
+        str | None, typer.Option(help="Name that clients use for the model.", show_default="MODEL")
+    ] = None,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        typer.Option(help="Precision; auto is bfloat16 where the CPU multiplies it in hardware."),
+    ] = "auto",
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Random weights, for a directory that has a config alone.")
+    ] = False,
+    kv_cache_memory: Annotated[
+        str | None,
+        typer.Option(help="KV cache of each domain, like 2GiB.", show_default="a share of the free memory"),
+    ] = None,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Longest prompt and answer together, in tokens.", show_default="the model's, up to 8192"
+        ),
+    ] = None,
+    decay_profile: Annotated[
+        Path | None, typer.Option(help="slack_decay_profile.yaml from `superinfer tune`.", show_default="built in")
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Key that clients must send; may be repeated. Better set {API_KEY_VARIABLE} (several with spaces "
+            "between), which other users of the machine cannot see.",
+            show_default="open to all",
+        ),
+    ] = None,
+    shutdown_grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that requests in flight have to finish after SIGINT or SIGTERM.")
+    ] = 10.0,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option(help="What is logged to standard error.")
+    ] = "info",
+) -> None:
+    """Serve MODEL with an OpenAI-compatible API; requests name their SLO contract in x-slo-contract-id."""
+    from superinfer.cli.console import err
+    from superinfer.cli.serve.address import bind
+    from superinfer.cli.serve.sizes import parse_bytes
+
+    keys = api_keys(api_key)
+    kv_cache_bytes = None if kv_cache_memory is None else parse_bytes(kv_cache_memory, "--kv-cache-memory")
+    check_scheduling(policy, decay_profile)
+    registered = load(contracts)
+    with bind(host, port) as bound:
+        signal.signal(signal.SIGTERM, _interrupt)
+        if not keys and not _is_loopback(bound):
+            err.print(
+                f"note: {host} can be reached from other machines and no API key is set; anyone may use the server",
+                markup=False,
+                soft_wrap=True,
+            )
+        source = find_model(model)
+        length = context_length(source, max_model_len)
+        config = engine_config(
+            source,
+            contracts=registered,
+            policy=policy,
+            domains=domains,
+            dtype=dtype,
+            random_weights=random_weights,
+            kv_cache_bytes=kv_cache_bytes,
+            max_model_len=length,
+            decay_profile=decay_profile,
+        )
+        run(
+            source,
+            config,
+            bound,
+            host=host,
+            model_name=served_model_name or source.name,
+            keys=keys,
+            grace_s=shutdown_grace,
+            log_level=log_level,
+        )
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """SIGTERM before the server runs ends what has been started, as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def _is_loopback(bound: socket.socket) -> bool:
+    import ipaddress
+
+    return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def api_keys(given: list[str] | None) -> tuple[str, ...]:
+    """The keys of the command line and of the environment, which child processes need not inherit."""
+    from superinfer.contracts.errors import UsageError
+
+    keys = [*(given or []), *os.environ.pop(API_KEY_VARIABLE, "").split()]
+    if any(not key.strip() or any(character.isspace() for character in key) for key in keys):
+        raise UsageError("--api-key: a key is empty or holds white space; give one word")
+    return tuple(keys)
+
+
+def check_scheduling(policy: str, decay_profile: Path | None) -> None:
+    """UsageError unless the policy is known and the decay profile, where one is named, can be used."""
+    from superinfer.contracts.errors import UsageError
+    from superinfer.scheduler.decay import load_decay_profile
+    from superinfer.scheduler.policies.planner_config import planner_from_mapping
+    from superinfer.scheduler.policies.registry import check_policy
+
+    check_policy(policy)
+    if decay_profile is None:
+        return
+    if not decay_profile.is_file():
+        raise UsageError(f"--decay-profile {decay_profile} is not a file; `superinfer tune --out FILE` writes one")
+    _, planner = load_decay_profile(decay_profile)
+    planner_from_mapping(planner, str(decay_profile))
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 domain", "2 domains", "2 processes"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def load(contracts: Path | None) -> list[SLOContract]:
+    """The contracts of --contracts; none where it was not given."""
+    from superinfer.contracts.loading import load_contracts
+
+    return [] if contracts is None else load_contracts(contracts)
+
+
+def find_model(model: str) -> ModelSource:
+    """Resolve MODEL, with a progress bar while it is fetched and converted."""
+    from superinfer.cli.console import progress_bar
+    from superinfer.executor.models.catalog import resolve_model
+
+    with progress_bar() as progress:
+        tasks = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=total)
+            progress.update(tasks[stage], completed=done, total=total)
+
+        return resolve_model(model, progress=report)
+
+
+DEFAULT_CONTEXT_LIMIT = 8192
+
+
+def context_length(source: ModelSource, asked: int | None) -> int:
+    """The context to serve: as asked, else the model's own, up to DEFAULT_CONTEXT_LIMIT."""
+    import json
+
+    from superinfer.contracts.errors import UsageError
+
+    config = json.loads((source.directory / "config.json").read_text(encoding="utf-8"))
+    own = int(config.get("max_position_embeddings", DEFAULT_CONTEXT_LIMIT))
+    if asked is not None and asked > own:
+        raise UsageError(f"--max-model-len {asked} is more than the {own} tokens that {source.name} can take")
+    return min(own, DEFAULT_CONTEXT_LIMIT) if asked is None else asked
+
+
+def engine_config(
+    source: ModelSource,
+    *,
+    contracts: list[SLOContract],
+    policy: str,
+    domains: int,
+    dtype: Literal["auto", "float32", "bfloat16"],
+    random_weights: bool,
+    kv_cache_bytes: int | None,
+    max_model_len: int,
+    decay_profile: Path | None,
+) -> EngineConfig:
+    """What the engine is started with; the model is profiled here on its first use on this machine."""
+    from superinfer.cli.console import err
+    from superinfer.cli.profile import ensure_profile
+    from superinfer.executor.config import EngineConfig
+    from superinfer.scheduler.config import SchedulerConfig
+
+    profile_path = ensure_profile(source, dtype, random_weights=random_weights, console=err)
+    return EngineConfig(
+        model_dir=str(source.directory),
+        profile_path=str(profile_path),
+        domains=domains,
+        dtype=dtype,
+        random_weights=random_weights,
+        kv_cache_bytes=kv_cache_bytes,
+        scheduler=SchedulerConfig(
+            policy=policy,
+            max_model_len=max_model_len,
+            decay_profile_path=None if decay_profile is None else str(decay_profile),
+        ),
+        contracts=contracts,
+    )
+
+
+def run(
+    source: ModelSource,
+    config: EngineConfig,
+    bound: socket.socket,
+    *,
+    host: str,
+    model_name: str,
+    keys: tuple[str, ...],
+    grace_s: float,
+    log_level: str,
+) -> None:
+    """Start the engine, serve until a signal, end the engine. Raises EngineError if the engine ends by itself."""
+    from superinfer.cli.console import err, out
+    from superinfer.cli.serve.address import listen, url
+    from superinfer.cli.serve.app import create_app
+    from superinfer.cli.serve.server import run_server
+    from superinfer.cli.serve.state import ServerSettings
+    from superinfer.contracts.errors import EngineError
+    from superinfer.contracts.registry import ContractRegistry
+    from superinfer.executor.client import EngineClient
+    from superinfer.executor.launch import EngineProcess
+    from superinfer.executor.tokenizer import load_tokenizer
+
+    registry = ContractRegistry(config.contracts)
+    tokenizer = load_tokenizer(source.directory)
+    port = bound.getsockname()[1]
+
+    async def main(engine: EngineProcess) -> None:
+        client = EngineClient(engine.endpoint, engine_alive=engine.is_alive)
+        ready = await client.connect()
+        settings = ServerSettings(model_name, ready.max_model_len, keys)
+        app = create_app(client, tokenizer, registry, settings)
+        listen(bound, host, port)
+
+        def on_ready() -> None:
+            out.print(
+                f"serving {model_name} at {url(host, port)}/v1 · policy {config.scheduler.policy} · "
+                f"{count(len(ready.domains), 'domain')} · {count(len(config.contracts), 'contract')}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+        try:
+            stopped = await run_server(
+                app,
+                bound,
+                grace_s=grace_s,
+                log_level=log_level,
+                on_ready=on_ready,
+                engine_is_alive=engine.is_alive,
+            )
+            if not stopped:
+                await client.stats()  # raises with what the engine said last
+                raise EngineError("the engine process ended, so the server stopped")
+        finally:
+            await client.close()
+
+    with EngineProcess(config) as engine:
+        with err.status(f"starting {count(config.domains, 'worker process')} …"):
+            engine.wait_ready(START_TIMEOUT_S)
+        asyncio.run(main(engine))

@@ -1,0 +1,98 @@
+"""What every route works with: the engine's client, tokenizer, contracts, settings and the requests in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fastapi import Request as HTTPRequest
+
+from superinfer.cli.serve.errors import unavailable
+from superinfer.contracts.contract import SLOContract
+from superinfer.contracts.registry import ContractRegistry
+from superinfer.executor.messages import Finished, Rejected, Stats, Tokens
+from superinfer.executor.tokenizer import Tokenizer
+from superinfer.scheduler.request import Request
+from superinfer.scheduler.steps import FinishReason
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+
+
+class Engine(Protocol):
+    """The part of `superinfer.executor.client.EngineClient` that the routes use."""
+
+    async def submit(self, request: Request) -> AsyncIterator[Tokens | Finished | Rejected]:
+        """Send a request; the iterator tells what becomes of it, Finished or Rejected last."""
+        ...
+
+    async def abort(self, request_id: str, reason: FinishReason = "abort") -> None:
+        """End a request; unknown ids are ignored."""
+        ...
+
+    async def register_contract(self, contract: SLOContract) -> None:
+        """Let requests use a contract from now on."""
+        ...
+
+    async def stats(self) -> Stats:
+        """A snapshot of the engine."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What the command line decided; `created_s` is the Unix time that /v1/models reports."""
+
+    model_name: str
+    max_model_len: int
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    max_body_bytes: int = MAX_BODY_BYTES
+    created_s: int = field(default_factory=lambda: int(time.time()))
+
+
+class InFlight:
+    """The engine requests that HTTP requests wait for, so that a shutdown can drain and then end them."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self._request_ids: set[str] = set()
+
+    def add(self, request_id: str) -> None:
+        """Note a request before it is sent to the engine; 503 once the server drains."""
+        if self.draining:
+            raise unavailable("The server is shutting down.", code="shutting_down")
+        self._request_ids.add(request_id)
+
+    def discard(self, request_id: str) -> None:
+        """The request has ended."""
+        self._request_ids.discard(request_id)
+
+    def __len__(self) -> int:
+        return len(self._request_ids)
+
+    async def abort_all(self, engine: Engine) -> int:
+        """Abort whatever is still in flight and return how many that were."""
+        request_ids = list(self._request_ids)
+        for request_id in request_ids:
+            await engine.abort(request_id, "abort")
+        return len(request_ids)
+
+
+@dataclass
+class Service:
+    """Everything the routes share. `contracts_lock` keeps a batch of registrations whole."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    registry: ContractRegistry
+    settings: ServerSettings
+    in_flight: InFlight = field(default_factory=InFlight)
+    contracts_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+def get_service(request: HTTPRequest) -> Service:
+    """FastAPI dependency: the app's Service."""
+    service: Service = request.app.state.service
+    return service
