@@ -1,4 +1,5 @@
-"""A simulated device under a virtual clock: the scheduler that serves, with the latency model in the place of the hardware.
+"""A simulated device under a virtual clock: the scheduler that serves, with the latency model in the place of the
+hardware.
 
 Every figure that comes from here is a simulated one and has to be labelled so.
 """
@@ -33,8 +34,8 @@ class _Held:
 class SimulatedDevice:
     """Runs step plans in no time and says how long they would have taken.
 
-    Tokens are all 0. A step takes the model's uncorrected time times a log-normal factor with median 1 and the sigma given (the
-    residuals of a measured model have one).
+    Tokens are all 0. A step takes the model's uncorrected time times a log-normal factor with median 1 and the
+    sigma given (the residuals of a measured model have one).
     """
 
     def __init__(self, domain_id: str, model: LatencyModel, *, sigma: float = 0.0, seed: int = 0) -> None:
@@ -121,7 +122,7 @@ def simulate(
     A domain plans its next step when the last one ends, as the engine does; `overhead_s` is the gap between steps.
     """
     specs = [DomainSpec(f"domain-{i}", kv_blocks) for i in range(domains)]
-    own_model = _fresh(model)
+    own_model = model.fresh()
     scheduler = Scheduler(domains=specs, contracts=contracts, latency_model=own_model, config=config, policy=policy)
     devices = {s.domain_id: SimulatedDevice(s.domain_id, model, sigma=sigma, seed=seed) for s in specs}
     fates = {r.request_id: SimulatedRequest(r) for r in requests}
@@ -153,16 +154,3 @@ def simulate(
                 result = device.execute(plan)
                 heapq.heappush(events, (result.finished_s, next(order), result))
     return Simulation(list(fates.values()), now, scheduler.stats(now).steps)
-
-
-def _fresh(model: LatencyModel) -> LatencyModel:
-    return LatencyModel(
-        launch_s=model.launch_s,
-        linear_points=list(model.linear_points),
-        decode_context_s=model.decode_context_s,
-        decode_s=model.decode_s,
-        prefill_pair_s=model.prefill_pair_s,
-        chunk_s=model.chunk_s,
-        row_s=model.row_s,
-        residual_quantiles=dict(model.residual_quantiles),
-    )

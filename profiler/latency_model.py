@@ -1,14 +1,16 @@
 """The latency model: how long one engine step takes, and what follows from it for a whole request.
 
-A step's time is physical: a launch cost, the linear layers (bound by weight bytes when few tokens share the step,
-by arithmetic when many do), attention over the cached context of the decodes, attention within prefill chunks, and the output
-head for each sampled row. Every constant is fitted to measured steps (`superinfer.profiler.fit`). Plain Python, no clock,
-no torch: the scheduler calls it many times in one plan.
+A step's time is physical: a launch cost, the linear layers (bound by weight bytes when few tokens share the
+step, by arithmetic when many do), attention over the cached context of the decodes, attention within prefill
+chunks, and the output head for each sampled row. Every constant is fitted to measured steps
+(`superinfer.profiler.fit`). Plain Python, no clock, no torch: the scheduler calls it many times in one plan.
 """
 
 from __future__ import annotations
 
 import bisect
+import dataclasses
+import math
 from dataclasses import dataclass, field
 
 
@@ -16,9 +18,10 @@ from dataclasses import dataclass, field
 class StepShape:
     """What a step holds, as far as its time depends on it.
 
-    `tokens` counts every token through the linear layers (decodes and prefill); `decodes` the decoding sequences;
-    `decode_context` the cached tokens they attend to, summed; `prefill_pairs` the (query, key) pairs of all prefill
-    chunks, count · (start + (count + 1) / 2) each; `rows` the rows through the output head; `chunks` the prefill chunks.
+    `tokens` counts every token through the linear layers (decodes and prefill); `decodes` the decoding
+    sequences; `decode_context` the cached tokens they attend to, summed; `prefill_pairs` the (query, key)
+    pairs of all prefill chunks, count · (start + (count + 1) / 2) each; `rows` the rows through the output
+    head; `chunks` the prefill chunks.
     """
 
     tokens: int = 0
@@ -44,18 +47,17 @@ class StepShape:
 
     def copy(self) -> StepShape:
         """An independent copy."""
-        return StepShape(
-            self.tokens, self.decodes, self.decode_context, self.prefill_pairs, self.rows, self.chunks
-        )
+        return StepShape(self.tokens, self.decodes, self.decode_context, self.prefill_pairs, self.rows, self.chunks)
 
 
 @dataclass(slots=True)
 class LatencyModel:
     """Fitted constants of one (model, device, precision); all in seconds.
 
-    `linear_points` is the time of all linear layers at given token counts, (tokens, seconds), ascending; between
-    points it is interpolated, beyond the last the last slope goes on. `residual_quantiles` maps a quantile to the ratio
-    measured / predicted there. `correction` is the online factor, 1.0 until steps have been observed.
+    `linear_points` is the time of all linear layers at given token counts, (tokens, seconds), ascending;
+    between points it is interpolated, beyond the last the last slope goes on. `residual_quantiles` maps a
+    quantile to the ratio measured / predicted there. `correction` is the online factor, 1.0 until steps have
+    been observed.
     """
 
     launch_s: float
@@ -121,6 +123,34 @@ class LatencyModel:
     def unloaded_s(self, prompt_tokens: int, output_tokens: int) -> float:
         """End-to-end time of a request alone on the device."""
         return self.prefill_s(0, prompt_tokens) + self.decodes_s(prompt_tokens + 1, output_tokens - 1)
+
+    @property
+    def prefill_token_s(self) -> float:
+        """Marginal time of one prompt token in a step that runs anyway: the slope of the linear layers over a chunk."""
+        few, many = 8.0, 128.0
+        return self.correction * (self.linear_s(many) - self.linear_s(few)) / (many - few)
+
+    @property
+    def decode_marginal_s(self) -> float:
+        """Marginal time of one more decode in a step that runs anyway, at short context."""
+        few, many = 4.0, 16.0
+        slope = (self.linear_s(many) - self.linear_s(few)) / (many - few)
+        return self.correction * (slope + self.decode_s + self.row_s)
+
+    def shared_decode_s(self, batch: int, context: int) -> float:
+        """Time of one token when `batch` sequences decode together at this context."""
+        shape = StepShape(tokens=batch, decodes=batch, decode_context=batch * context, rows=batch)
+        return self.step_s(shape) / batch
+
+    @property
+    def log_sigma(self) -> float:
+        """Sigma of a log-normal distribution with the residuals' 90 % quantile over their median."""
+        ratio = self.residual_quantiles.get(0.9, 1.0) / max(self.residual_quantiles.get(0.5, 1.0), 1e-9)
+        return math.log(max(ratio, 1.0)) / 1.2816
+
+    def fresh(self) -> LatencyModel:
+        """A copy with the fitted constants and no correction learnt."""
+        return dataclasses.replace(self, linear_points=list(self.linear_points), correction=1.0)
 
     def observe(self, shape: StepShape, actual_s: float) -> None:
         """Correct the model towards what a step really took; outliers count at most 2 × either way."""

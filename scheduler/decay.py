@@ -1,8 +1,9 @@
 """How slack decays, and what risk follows from it (SPEC S2, S3).
 
-Effective slack obeys ds/dt = −rate(s): the less slack is left, the faster it goes. The rate depends on s alone, so two
-solutions never cross, and with G(s) = ∫₀ˢ du / rate(u) the moment t + G(s) at which a waiting request's effective slack reaches zero
-is constant while it waits. That moment is the request's *critical time*: a static key for a moving priority.
+Effective slack obeys ds/dt = −rate(s): the less slack is left, the faster it goes. The rate depends on s alone, so
+two solutions never cross, and with G(s) = ∫₀ˢ du / rate(u) the moment t + G(s) at which a waiting request's
+effective slack reaches zero is constant while it waits. That moment is the request's *critical time*: a static key
+for a moving priority.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ GUIDANCE_LOOSE_ABOVE_MS = 2000.0
 
 @dataclass(frozen=True, slots=True)
 class DecayProfile:
-    """Piecewise-constant decay: `rates[i]` (ms of slack per ms) holds below `thresholds_ms[i]`, the last rate above all.
+    """Piecewise-constant decay: `rates[i]` (ms of slack per ms) holds below `thresholds_ms[i]`, the last rate above
+    all.
 
-    `thresholds_ms` ascend; there is one rate more than thresholds. `decay_coefficient` is k per `high_risk_threshold_ms` of
-    overrun, so that k keeps its meaning whatever the threshold. `smoothing_window_ms` smooths the predictions that slack is
-    computed from.
+    `thresholds_ms` ascend; there is one rate more than thresholds. `decay_coefficient` is k per
+    `high_risk_threshold_ms` of overrun, so that k keeps its meaning whatever the threshold. `smoothing_window_ms`
+    smooths the predictions that slack is computed from.
     """
 
     thresholds_ms: tuple[float, ...] = (100.0, 200.0)

@@ -1,7 +1,8 @@
 """Which jobs to give up when not all can meet their deadlines.
 
-Moore (1968), "An n job, one machine sequencing algorithm for minimizing the number of late jobs", with Hodgson's rule: go through the jobs in
-deadline order; whenever one would be late, drop the longest taken so far. The number of late jobs is minimal.
+Moore (1968), "An n job, one machine sequencing algorithm for minimizing the number of late jobs", with Hodgson's
+rule: go through the jobs in deadline order; whenever one would be late, drop the longest taken so far. The number
+of late jobs is minimal.
 """
 
 from __future__ import annotations

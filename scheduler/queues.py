@@ -1,7 +1,7 @@
 """Waiting requests: one heap per contract, on a key that never changes while a request waits.
 
-Within a contract a static key is exact (see `superinfer.scheduler.decay`); between contracts the policy compares the heads, so that
-a choice costs O(number of contracts), however many requests wait.
+Within a contract a static key is exact (see `superinfer.scheduler.decay`); between contracts the policy compares
+the heads, so that a choice costs O(number of contracts), however many requests wait.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The scheduler: a state machine over requests, domains and steps. Every call takes `now`; nothing here sleeps or reads a clock.
+"""The scheduler: a state machine over requests, domains and steps. Every call takes `now`; nothing here sleeps or
+reads a clock.
 
-Steps of a domain run in the order in which they were planned, and a step may be planned while the one before is still in flight. Hence
-blocks can be reused by the next plan as soon as they are given back: whatever still writes to them runs earlier.
+Steps of a domain run in the order in which they were planned, and a step may be planned while the one before is
+still in flight. Hence blocks can be reused by the next plan as soon as they are given back: whatever still writes
+to them runs earlier.
 """
 
 from __future__ import annotations
@@ -154,8 +156,8 @@ class Scheduler:
     def domain_failed(self, domain_id: str, now: float) -> tuple[int, list[Output]]:
         """A domain died with everything on it: its requests wait again, to be recomputed elsewhere.
 
-        Returns how many moved, and the ends of those that were present at too many deaths: a request that kills its worker
-        must not kill every worker.
+        Returns how many moved, and the ends of those that were present at too many deaths: a request that kills its
+        worker must not kill every worker.
         """
         domain = self.domains[domain_id]
         domain.is_up = False

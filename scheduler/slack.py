@@ -1,7 +1,7 @@
 """Slack: how long a request may still wait (SPEC S1), over every milestone its contract has.
 
-slack = deadline − now − predicted remaining time, where the remaining time is the request's own, unloaded one. What load adds is the
-business of the reserve in `superinfer.scheduler.policies.slack`.
+slack = deadline − now − predicted remaining time, where the remaining time is the request's own, unloaded one. What
+load adds is the business of the reserve in `superinfer.scheduler.policies.slack`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The mechanism every policy shares: put work into the next step within token, sequence and memory limits.
 
-A policy says what should go in; the builder says whether it fits, takes the KV blocks, and keeps the step's predicted time up to
-date. Comparing policies on one mechanism compares policies.
+A policy says what should go in; the builder says whether it fits, takes the KV blocks, and keeps the step's
+predicted time up to date. Comparing policies on one mechanism compares policies.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class StepBuilder:
         enters = sequence.status is Status.WAITING
         if enters and not self.has_room:
             return 0
-        # All blocks of the prompt are taken at once on entry: a prefill that ran out of memory half-way would hold what it has
-        # and help nobody.
+        # All blocks of the prompt are taken at once on entry: a prefill that ran out of memory half-way would hold
+        # what it has and help nobody.
         goal = sequence.prefill_target + 1 if enters else sequence.computed + count
         blocks = self._grow(sequence, goal)
         if blocks is None:

@@ -6,13 +6,14 @@ import sys
 
 import typer
 
-from superinfer.cli import contracts, profile, tune
+from superinfer.cli import contracts, profile
 from superinfer.cli.bench import command as bench_command
 from superinfer.cli.console import err
 from superinfer.cli.serve import command as serve_command
+from superinfer.cli.tune import command as tune_command
 from superinfer.contracts.errors import SuperInferError
 
-EXIT_CODES = """Exit codes: 0 done, 1 unexpected failure, 2 wrong argument or scenario, 3 model not found or not supported,
+EXIT_CODES = """Exit codes: 0 done, 1 unexpected failure, 2 wrong argument or scenario, 3 model not found or not
 4 malformed or conflicting contract, 5 not enough memory or another resource, 6 address in use, 7 engine failure,
 130 interrupted."""
 
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("profile")(profile.profile)
-app.command("tune")(tune.tune)
+app.command("tune")(tune_command.tune)
 app.command("bench")(bench_command.bench)
 app.command("serve")(serve_command.serve)
 app.add_typer(contracts.app, name="contracts")

@@ -1,4 +1,6 @@
-"""The house rules that a reader relies on: imports point one way, the light rooms stay light, every package is shipped."""
+"""The house rules that a reader relies on: imports point one way, the light rooms stay light, every package is
+shipped.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The composition that the rivals share, as in vLLM: running sequences first, then waiting ones, up to the token budget.
+"""The composition that the rivals share, as in vLLM: running sequences first, then waiting ones, up to the token
+budget.
 
-Decodes and unfinished prefills of running sequences go first in the policy's order; then rotated sequences come back; then waiting ones
-enter while sequences, tokens and memory allow. When a running sequence needs a block and none is free, the last one in the policy's order gives
-way: it is preempted, never an equal or better one.
+Decodes and unfinished prefills of running sequences go first in the policy's order; then rotated sequences come
+back; then waiting ones enter while sequences, tokens and memory allow. When a running sequence needs a block and
+none is free, the last one in the policy's order gives way: it is preempted, never an equal or better one.
 """
 
 from __future__ import annotations

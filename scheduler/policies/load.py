@@ -13,8 +13,9 @@ from superinfer.scheduler.slack import slack_s
 
 @dataclass(slots=True)
 class ContractLoad:
-    """Smoothed over arrivals. `device_s` is the time that one request adds to steps which run anyway: its prompt through the
-    linear layers, and the marginal cost of its decodes."""
+    """Smoothed over arrivals. `device_s` is the time that one request adds to steps which run anyway: its prompt
+    through the linear layers, and the marginal cost of its decodes.
+    """
 
     rate: ArrivalRate
     allowed_s: float

@@ -14,9 +14,10 @@ from superinfer.contracts.errors import UsageError
 class PlannerConfig:
     """What `superinfer tune` searches beside the decay profile.
 
-    `reserve_alpha` scales the reserve for the not-yet-arrived, `margin_ms` is its constant part; `loose_in_flight` bounds how many less
-    urgent requests hold KV at once; `class_ratio` is how many times more time a contract must allow to count as less urgent;
-    `idle_step_share` caps a step without urgent work at this share of the most urgent contract's initial slack.
+    `reserve_alpha` scales the reserve for the not-yet-arrived, `margin_ms` is its constant part; `loose_in_flight`
+    bounds how many less urgent requests hold KV at once; `class_ratio` is how many times more time a contract must
+    allow to count as less urgent; `idle_step_share` caps a step without urgent work at this share of the most
+    urgent contract's initial slack.
     """
 
     reserve_alpha: float = 1.8

@@ -3,10 +3,11 @@
 Contracts fall into urgency classes by how much time they allow. A step is filled class by class, most urgent first:
 
 1. live requests of the most urgent class present decode, and their prefills go in whole;
-2. they set a limit on the step: a request's slack, less a *reserve* for urgent work that has not arrived yet, is spent evenly over the steps it
-   still needs. Less urgent work goes in while the predicted step time stays within the limit of every live request above it;
-3. a request that cannot make it any more is *lost*: it rides along right after those that can, so that it completes soon
-   without costing anyone a deadline;
+2. they set a limit on the step: a request's slack, less a *reserve* for urgent work that has not arrived yet, is
+   spent evenly over the steps it still needs. Less urgent work goes in while the predicted step time stays within
+   the limit of every live request above it;
+3. a request that cannot make it any more is *lost*: it rides along right after those that can, so that it completes
+   soon without costing anyone a deadline;
 4. among less urgent requests that cannot all make it, Moore–Hodgson's rule says which to give up;
 5. where nothing urgent is alive, a step cap keeps the device free soon for what may arrive.
 """
@@ -111,7 +112,9 @@ class SlackPolicy:
         return max(builder.config.max_step_tokens // 4, 1)
 
     def _classify(self) -> dict[str, int]:
-        """Urgency classes: a contract opens a new one when it allows `class_ratio` times what its class's first does."""
+        """Urgency classes: a contract opens a new one when it allows `class_ratio` times what its class's first
+        does.
+        """
         levels: dict[str, int] = {}
         level, first = -1, 0.0
         for contract_id, load in sorted(self._loads.items(), key=lambda item: item[1].allowed_s):
@@ -121,7 +124,9 @@ class SlackPolicy:
         return levels
 
     def _members(self, builder: StepBuilder, level: int) -> tuple[list[_Live], list[_Live]]:
-        """The sequences of a class that this domain could serve: those that can make it, by urgency, and the lost ones."""
+        """The sequences of a class that this domain could serve: those that can make it, by urgency, and the lost
+        ones.
+        """
         candidates = [
             s
             for pool in (builder.domain.running, builder.domain.rotated)

@@ -1,4 +1,6 @@
-"""A device that checks every plan against the rules of superinfer.scheduler.steps and gives tokens that prove the inputs."""
+"""A device that checks every plan against the rules of superinfer.scheduler.steps and gives tokens that prove the
+inputs.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from superinfer.contracts.errors import UsageError
 from superinfer.scheduler.decay import DecayProfile, guidance_warning, load_decay_profile
 

@@ -9,6 +9,7 @@ import pytest
 from checking_device import CheckingDevice, expected_outputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig

@@ -4,6 +4,7 @@ from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from superinfer.scheduler.moore_hodgson import split_feasible
 
 jobs = st.lists(st.tuples(st.integers(-5, 40), st.integers(1, 15)), max_size=8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.executor.simulated import Simulation, simulate
 from superinfer.profiler.latency_model import LatencyModel
