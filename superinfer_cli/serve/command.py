@@ -14,6 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from superinfer.contracts.contract import SLOContract
+    from superinfer.contracts.registry import ContractRegistry
     from superinfer.executor.config import EngineConfig
     from superinfer.executor.models.source import ModelSource
 
@@ -76,7 +77,7 @@ def serve(
     keys = api_keys(api_key)
     kv_cache_bytes = None if kv_cache_memory is None else parse_bytes(kv_cache_memory, "--kv-cache-memory")
     check_scheduling(policy, decay_profile)
-    registered = load(contracts)
+    registry = load(contracts)
     with bind(host, port) as bound:
         signal.signal(signal.SIGTERM, _interrupt)
         if not keys and not _is_loopback(bound):
@@ -89,7 +90,7 @@ def serve(
         length = context_length(source, max_model_len)
         config = engine_config(
             source,
-            contracts=registered,
+            contracts=registry.list(),
             policy=policy,
             domains=domains,
             dtype=dtype,
@@ -101,6 +102,7 @@ def serve(
         run(
             source,
             config,
+            registry,
             bound,
             host=host,
             model_name=served_model_name or source.name,
@@ -152,11 +154,15 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
-def load(contracts: Path | None) -> list[SLOContract]:
-    """The contracts of --contracts; none where it was not given."""
-    from superinfer.contracts.loading import load_contracts
+def load(contracts: Path | None) -> ContractRegistry:
+    """The contracts of --contracts and the one of requests that name none."""
+    from superinfer.contracts.contract import best_effort_contract
+    from superinfer.contracts.loading import load_registry
+    from superinfer.contracts.registry import ContractRegistry
 
-    return [] if contracts is None else load_contracts(contracts)
+    registry = ContractRegistry() if contracts is None else load_registry(contracts)
+    registry.register(best_effort_contract())
+    return registry
 
 
 def find_model(model: str) -> ModelSource:
@@ -229,6 +235,7 @@ def engine_config(
 def run(
     source: ModelSource,
     config: EngineConfig,
+    registry: ContractRegistry,
     bound: socket.socket,
     *,
     host: str,
@@ -244,12 +251,10 @@ def run(
     from superinfer.cli.serve.server import run_server
     from superinfer.cli.serve.state import ServerSettings
     from superinfer.contracts.errors import EngineError
-    from superinfer.contracts.registry import ContractRegistry
     from superinfer.executor.client import EngineClient
     from superinfer.executor.launch import EngineProcess
     from superinfer.executor.tokenizer import load_tokenizer
 
-    registry = ContractRegistry(config.contracts)
     tokenizer = load_tokenizer(source.directory)
     port = bound.getsockname()[1]
 
@@ -263,7 +268,7 @@ def run(
         def on_ready() -> None:
             out.print(
                 f"serving {model_name} at {url(host, port)}/v1 · policy {config.scheduler.policy} · "
-                f"{count(len(ready.domains), 'domain')} · {count(len(config.contracts), 'contract')}",
+                f"{count(len(ready.domains), 'domain')} · {count(len(registry.list()) - 1, 'contract')}",
                 markup=False,
                 highlight=False,
                 soft_wrap=True,

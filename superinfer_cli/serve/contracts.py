@@ -8,10 +8,10 @@ import msgspec
 from fastapi import APIRouter, Depends, Request
 
 from superinfer.cli.serve.errors import APIError, invalid, not_found
-from superinfer.cli.serve.state import Service, get_service
+from superinfer.cli.serve.state import Service, engine_stats, get_service
 from superinfer.contracts.contract import SLOContract
-from superinfer.contracts.errors import ContractConflictError, ContractError, EngineError
-from superinfer.contracts.loading import parse_contract_text
+from superinfer.contracts.errors import ContractConflictError, ContractError
+from superinfer.contracts.loading import parse_declarations
 from superinfer.executor.messages import ContractStats
 
 router = APIRouter()
@@ -25,16 +25,17 @@ async def register_contracts(request: Request, service: Annotated[Service, Depen
     except UnicodeDecodeError as error:
         raise invalid(f"The body is not UTF-8 text: {error}.", code="invalid_contract") from error
     async with service.contracts_lock:
+        await engine_stats(service)  # an engine that is down would not learn of the contracts
         try:
-            contracts = parse_contract_text(text, "body")
-            service.registry.register_all(contracts)
+            declarations = parse_declarations(text, "body")
+            changed = service.registry.register(declarations)
         except ContractConflictError as error:
             raise APIError(409, str(error), code="contract_conflict") from error
         except ContractError as error:
             raise invalid(str(error), code="invalid_contract") from error
-        for contract in contracts:
+        for contract in changed:
             await service.engine.register_contract(contract)
-    ids = [contract.service_id for contract in contracts]
+    ids = [declaration.service_id for declaration in declarations]
     return {"status": "success", "contract_id": ids[0], "contract_ids": ids}
 
 
@@ -58,8 +59,8 @@ async def get_contract(contract_id: str, service: Annotated[Service, Depends(get
 async def _stats(service: Service) -> dict[str, ContractStats] | None:
     """The engine's counts by contract id; None where it does not answer."""
     try:
-        stats = await service.engine.stats()
-    except EngineError:
+        stats = await engine_stats(service)
+    except APIError:
         return None
     return {one.service_id: one for one in stats.contracts}
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from starlette.responses import JSONResponse, Response
 
 from superinfer.cli.serve.errors import unavailable
-from superinfer.cli.serve.state import Service, get_service
-from superinfer.contracts.errors import EngineError
+from superinfer.cli.serve.state import Service, engine_stats, get_service
 
 router = APIRouter()
-
-ENGINE_ANSWER_S = 2.0
 
 
 @router.get("/health")
@@ -22,10 +18,7 @@ async def health(service: Annotated[Service, Depends(get_service)]) -> Response:
     """What a load balancer asks; 503 says why."""
     if service.in_flight.draining:
         raise unavailable("The server is shutting down.", code="shutting_down")
-    try:
-        stats = await asyncio.wait_for(service.engine.stats(), ENGINE_ANSWER_S)
-    except (TimeoutError, EngineError) as error:
-        raise unavailable(f"The engine does not answer within {ENGINE_ANSWER_S:g} s.") from error
+    stats = await engine_stats(service)
     if not stats.domains_up:
         raise unavailable("No domain is up: every worker process is down.", code="no_domain_up")
     return JSONResponse(

@@ -12,6 +12,7 @@ from fastapi import Request as HTTPRequest
 
 from superinfer.cli.serve.errors import unavailable
 from superinfer.contracts.contract import SLOContract
+from superinfer.contracts.errors import EngineError
 from superinfer.contracts.registry import ContractRegistry
 from superinfer.executor.messages import Finished, Rejected, Stats, Tokens
 from superinfer.executor.tokenizer import Tokenizer
@@ -19,6 +20,7 @@ from superinfer.scheduler.request import Request
 from superinfer.scheduler.steps import FinishReason
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
+ENGINE_ANSWER_S = 2.0
 
 
 class Engine(Protocol):
@@ -96,3 +98,13 @@ def get_service(request: HTTPRequest) -> Service:
     """FastAPI dependency: the app's Service."""
     service: Service = request.app.state.service
     return service
+
+
+async def engine_stats(service: Service) -> Stats:
+    """A snapshot of the engine; 503 where it is down or silent."""
+    try:
+        return await asyncio.wait_for(service.engine.stats(), ENGINE_ANSWER_S)
+    except TimeoutError as error:
+        raise unavailable(f"The engine does not answer within {ENGINE_ANSWER_S:g} s.") from error
+    except EngineError as error:
+        raise unavailable(f"The engine is down: {error}.") from error

@@ -11,7 +11,7 @@ import pytest
 
 from superinfer.cli.serve.app import create_app
 from superinfer.cli.serve.state import ServerSettings
-from superinfer.contracts.contract import Bound, SLOContract
+from superinfer.contracts.contract import Bound, SLOContract, best_effort_contract
 from superinfer.contracts.registry import ContractRegistry
 from superinfer.executor.messages import ContractStats, Finished, Rejected, Stats, Tokens
 from superinfer.scheduler.outputs import StageTimes
@@ -145,7 +145,8 @@ def engine() -> MemoryEngine:
 @pytest.fixture
 def make_app(engine):
     def make(**settings):
-        registry = ContractRegistry([TRIAGE])
+        registry = ContractRegistry()
+        registry.register([best_effort_contract(), TRIAGE])
         chosen = ServerSettings(**{"model_name": "tiny", "max_model_len": 100, **settings})
         return create_app(engine, ByteTokenizer(), registry, chosen)
 

@@ -91,7 +91,7 @@ async def test_health_follows_the_engine(client, engine, monkeypatch):
     assert (await client.get("/health")).status_code == 200
     engine.domains_up = []
     assert (await client.get("/health")).json()["error"]["code"] == "no_domain_up"
-    monkeypatch.setattr("superinfer.cli.serve.health.ENGINE_ANSWER_S", 0.05)
+    monkeypatch.setattr("superinfer.cli.serve.state.ENGINE_ANSWER_S", 0.05)
     engine.answers_stats = False
     assert (await client.get("/health")).status_code == 503
 
