@@ -47,3 +47,7 @@ class EngineError(SuperInferError):
     """The engine or its workers failed to start or died for good."""
 
     exit_code = 7
+
+
+class UnknownContractError(ContractError):
+    """A contract id that nobody has registered."""

@@ -1,0 +1,64 @@
+"""YAML documents as plain data, and nothing that a contract file has no use for: no aliases, no duplicate keys,
+no deep nesting, no tags that make objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from superinfer.contracts.problems import raise_problems, shown
+
+MAX_DEPTH = 32
+
+
+def read_yaml(text: str, source: str) -> list[Any]:
+    """All documents in `text`; empty ones are left out. Raises InvalidContractError with line and column."""
+    try:
+        return [document for document in yaml.load_all(text, Loader=_ContractLoader) if document is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise_problems([f"{source}: {place}{error.problem or error.context}"])
+    except yaml.YAMLError as error:
+        raise_problems([f"{source}: is not YAML: {' '.join(str(error).split())}"])
+    except (ValueError, OverflowError) as error:
+        raise_problems([f"{source}: holds a value that cannot be read: {error}"])
+    return []
+
+
+class _ContractLoader(yaml.SafeLoader):
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(
+                problem=f"the alias *{event.anchor} is not accepted; expected the value written out",
+                problem_mark=event.start_mark,
+            )
+        if self._depth >= MAX_DEPTH:
+            raise yaml.MarkedYAMLError(
+                problem=f"is nested more than {MAX_DEPTH} levels deep", problem_mark=event.start_mark
+            )
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            try:
+                duplicate = key in seen
+                seen.add(key)
+            except TypeError:
+                problem = f"{shown(key)} is not accepted as a key; expected text"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark) from None
+            if duplicate:
+                problem = f"the key {shown(key)} is given twice; expected it once"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+        return super().construct_mapping(node, deep=deep)

@@ -1,0 +1,139 @@
+"""`superinfer contracts check|show`: what contract files mean, before anything serves them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from superinfer.contracts.compile import CompiledContract
+    from superinfer.contracts.contract import Bound, SLOContract
+    from superinfer.contracts.inheritance import Origin
+
+app = typer.Typer(name="contracts", help="Check and show SLO contracts.", no_args_is_help=True)
+
+ContractPath = Annotated[Path, typer.Argument(help="A YAML or JSON contract file, or a directory of them.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON and nothing else to stdout.")]
+
+
+@app.command()
+def check(path: ContractPath, as_json: AsJson = False) -> None:
+    """Compile the contracts in PATH; exit 4 with every problem, one a line, when any is wrong."""
+    from superinfer.cli.console import err
+    from superinfer.contracts.errors import ContractError
+    from superinfer.contracts.loading import load_registry
+    from superinfer.contracts.problems import InvalidContractError
+
+    try:
+        contracts = load_registry(path).list()
+    except ContractError as error:
+        problems = error.problems if isinstance(error, InvalidContractError) else (str(error),)
+        for problem in problems:
+            err.print(f"error: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
+        if as_json:
+            _write_json({"ok": False, "problems": list(problems)})
+        raise typer.Exit(error.exit_code) from None
+    if as_json:
+        _write_json({"ok": True, "contracts": [_as_data(contract) for contract in contracts]})
+    else:
+        _print_table(contracts)
+
+
+@app.command()
+def show(
+    path: ContractPath,
+    service_id: Annotated[str | None, typer.Argument(help="Only this service.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the effective contracts in PATH and where each term comes from."""
+    from superinfer.contracts.loading import load_registry
+
+    registry = load_registry(path)
+    ids = [contract.service_id for contract in registry.list()] if service_id is None else [service_id]
+    compiled = [registry.compiled(each) for each in ids]
+    if as_json:
+        _write_json({"contracts": [_with_origins(entry) for entry in compiled]})
+        return
+    for entry in compiled:
+        _print_contract(entry)
+
+
+def _print_table(contracts: list[SLOContract]) -> None:
+    from rich.table import Table
+
+    from superinfer.cli.console import out
+
+    table = Table("service", "latency", "first token", "per token", "jitter", "availability", "fallback", "sub-tasks")
+    for contract in contracts:
+        table.add_row(
+            contract.service_id,
+            _bounds(contract.latency),
+            _bounds(contract.ttft),
+            _bounds(contract.tpot),
+            "-" if contract.max_jitter_ms is None else f"{contract.max_jitter_ms:g} ms",
+            "-" if contract.availability is None else f"{contract.availability:g}",
+            contract.alternative_service or ("allowed" if contract.fallback_allowed else "never"),
+            ", ".join(contract.sub_slos) or "-",
+        )
+    out.print(table)
+
+
+def _bounds(bounds: tuple[Bound, ...]) -> str:
+    return "\n".join(f"p{f'{bound.percentile:g}'[2:]:0<2} {bound.bound_ms:g} ms" for bound in bounds) or "-"
+
+
+def _print_contract(entry: CompiledContract) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from superinfer.cli.console import out
+
+    contract = entry.contract
+    title = contract.service_id + (f": {contract.description}" if contract.description else "")
+    table = Table("term", "value", "origin", title=escape(title), title_justify="left")
+    for key, value in _terms(entry).items():
+        table.add_row(key, _text(value), escape(_origin_text(entry.origins[key])))
+    out.print(table)
+
+
+def _terms(entry: CompiledContract) -> dict[str, Any]:
+    subs = {
+        f"sub_slos.{name}.{key}": value
+        for name, effective in entry.sub_effective.items()
+        for key, value in effective.terms.items()
+    }
+    return {**entry.effective.terms, **subs}
+
+
+def _origin_text(origin: Origin) -> str:
+    if origin.kind == "own":
+        return "own"
+    if origin.kind == "inherited":
+        return f"inherited from {origin.source}"
+    return f"tightened by {origin.source} (declared {_text(origin.declared)})"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _as_data(contract: SLOContract) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(contract)
+
+
+def _with_origins(entry: CompiledContract) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    origins = {key: asdict(origin) for key, origin in entry.origins.items()}
+    return {"contract": _as_data(entry.contract), "parent_id": entry.parent_id, "origins": origins}
+
+
+def _write_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
