@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
+
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.model_runner import ModelRunner
 from superinfer.scheduler.request import SamplingParams
 from superinfer.scheduler.steps import NewSequence, Rotation, SampledToken, SequenceStep, StepPlan
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 
 TINY: dict[str, Any] = {
     "vocab_size": 160,

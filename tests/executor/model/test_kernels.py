@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+
 from superinfer.executor.model.architecture import parse_architecture
 from superinfer.executor.model.batch import PrefillChunk
 from superinfer.executor.model.decode_attention import decode_attention

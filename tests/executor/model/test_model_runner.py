@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
+
 from superinfer.contracts.errors import ModelError, ResourceError
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.model_runner import ModelRunner
 from superinfer.scheduler.request import SamplingParams
 from superinfer.scheduler.steps import SequenceStep
-from transformers import AutoModelForCausalLM
 
 KINDS = ["llama", "llama3", "llama-linear", "llama-biases", "mistral-wide-heads", "qwen2"]
 
