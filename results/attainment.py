@@ -105,9 +105,7 @@ def check_bounds(contract: SLOContract, outcomes: Sequence[Outcome]) -> list[Bou
     for milestone, bounds in milestones:
         for bound in bounds:
             kept = sum(_within(outcome, milestone, bound.bound_ms) for outcome in outcomes) / len(outcomes)
-            checks.append(
-                BoundCheck(milestone, bound.percentile, bound.bound_ms, kept, kept >= bound.percentile)
-            )
+            checks.append(BoundCheck(milestone, bound.percentile, bound.bound_ms, kept, kept >= bound.percentile))
     return checks
 
 

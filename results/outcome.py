@@ -124,23 +124,17 @@ def violated_milestones(
         ("ttft", ttft_ms, contract.ttft_deadline_ms),
         ("tpot", tpot_ms, contract.tpot_deadline_ms),
     ]
-    return [
-        name for name, value, bound in checks if bound is not None and value is not None and value > bound
-    ]
+    return [name for name, value, bound in checks if bound is not None and value is not None and value > bound]
 
 
-def blame_stage(
-    stages_ms: Mapping[str, float], unloaded_ms: Mapping[str, float], violated: Iterable[Milestone]
-) -> str:
+def blame_stage(stages_ms: Mapping[str, float], unloaded_ms: Mapping[str, float], violated: Iterable[Milestone]) -> str:
     """The stage that exceeds its unloaded prediction most, among those that the missed bounds cover."""
     covered = {stage for milestone in violated for stage in _STAGES_OF_MILESTONE[milestone]}
     candidates = [stage for stage in STAGES if stage in covered]
     return max(candidates, key=lambda stage: stages_ms.get(stage, 0.0) - unloaded_ms.get(stage, 0.0))
 
 
-def judge(
-    measurement: Measurement, contract: SLOContract, unloaded_ms: Mapping[str, float] | None = None
-) -> Outcome:
+def judge(measurement: Measurement, contract: SLOContract, unloaded_ms: Mapping[str, float] | None = None) -> Outcome:
     """Hold one measurement against its contract; without `unloaded_ms` stages compare by plain times."""
     m = measurement
     violated: list[Milestone] = []

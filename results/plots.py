@@ -15,8 +15,11 @@ matplotlib.use("Agg")
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from superinfer.results.attainment import attainment
 from superinfer.results.outcome import Outcome
@@ -66,16 +69,8 @@ def attainment_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
                     continue
                 share, (low, high) = reached.share, reached.ci95
                 x = j + (i - (len(runs) - 1) / 2) * width
-                axes.bar(
-                    x,
-                    share,
-                    width * 0.9,
-                    color=COLOURS[i % len(COLOURS)],
-                    label=run.policy if j == 0 else None,
-                )
-                axes.errorbar(
-                    x, share, [[share - low], [high - share]], color="#222222", capsize=3, linewidth=1
-                )
+                axes.bar(x, share, width * 0.9, color=_colour(i))
+                axes.errorbar(x, share, [[share - low], [high - share]], color="#222222", capsize=3, linewidth=1)
                 axes.text(x, 0.02, f"{100 * share:.0f}", ha="center", va="bottom", color="white", fontsize=8)
         axes.set_xticks(range(len(groups)), [_short(group) for group in groups])
         axes.set_ylim(0, 1.02)
@@ -83,7 +78,7 @@ def attainment_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
         axes.grid(visible=False, axis="x")
         axes.set_ylabel("attainment (met ÷ offered)")
         axes.set_title(title, loc="left", fontsize=9)
-        figure.legend(loc="outside right upper")
+        _legend(figure, [Patch(color=_colour(i), label=run.policy) for i, run in enumerate(runs)])
         return _png(figure)
 
 
@@ -103,7 +98,7 @@ def latency_cdf_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
             deadlines = {run.contracts[service_id].deadline_ms for run in runs if service_id in run.contracts}
             for i, run in enumerate(runs):
                 own = [outcome for outcome in run.outcomes if outcome.service_id == service_id]
-                _step(axes, own, run.policy if column == 0 else None, i)
+                _step(axes, own, i)
             for deadline_ms in deadlines - {None}:
                 assert deadline_ms is not None
                 axes.axvline(deadline_ms / 1e3, color=DEADLINE_COLOUR, linewidth=1, linestyle=(0, (4, 3)))
@@ -122,7 +117,7 @@ def latency_cdf_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
             axes.set_title(_short(service_id), loc="left", fontsize=9)
         panels[0][0].set_ylabel("share of offered requests")
         figure.suptitle(title, x=0.01, ha="left", fontsize=9)
-        figure.legend(loc="outside right upper")
+        _legend(figure, [Line2D([], [], **_line(i), label=run.policy) for i, run in enumerate(runs)])
         return _png(figure)
 
 
@@ -146,15 +141,14 @@ def fault_timeline_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
                     [o.scheduled_s for o in own],
                     [(o.e2e_ms or 0.0) / 1e3 for o in own],
                     s=12,
-                    color=COLOURS[j % len(COLOURS)],
+                    color=_colour(j),
                     marker=MARKERS[j % len(MARKERS)],
-                    label=_short(service_id) if row == 0 else None,
                 )
                 deadline_ms = run.contracts[service_id].deadline_ms if service_id in run.contracts else None
                 if deadline_ms is not None:
                     axes.axhline(
                         deadline_ms / 1e3,
-                        color=COLOURS[j % len(COLOURS)],
+                        color=_colour(j),
                         linewidth=0.8,
                         linestyle=(0, (4, 3)),
                     )
@@ -170,7 +164,7 @@ def fault_timeline_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
                         linewidth=0,
                     )
                 axes.annotate(
-                    f"{fault['kind']} {fault['domain_id']}",
+                    f"{fault['kind']}, domain {fault['domain_id']}",
                     (fault["time_s"], 1),
                     xycoords=("data", "axes fraction"),
                     xytext=(3, -9),
@@ -182,35 +176,42 @@ def fault_timeline_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
             axes.set_title(run.policy, loc="left", fontsize=9)
         panels[-1][0].set_xlabel("scheduled send time, s (shaded: domain down; dashed: deadlines)")
         figure.suptitle(title, x=0.01, ha="left", fontsize=9)
-        figure.legend(loc="outside right upper")
+        _legend(figure, [_dot(j, service_id) for j, service_id in enumerate(services)])
         return _png(figure)
 
 
-def _step(axes: Axes, outcomes: Sequence[Outcome], label: str | None, i: int) -> None:
+def _step(axes: Axes, outcomes: Sequence[Outcome], i: int) -> None:
     """Draw one empirical distribution function; it ends below 1 where requests did not complete."""
     seconds = np.sort([outcome.e2e_ms / 1e3 for outcome in outcomes if outcome.e2e_ms is not None])
     if seconds.size == 0:
         return
     share = np.arange(seconds.size + 1) / len(outcomes)
-    axes.step(
-        np.concatenate([[0.0], seconds]),
-        share,
-        where="post",
-        color=COLOURS[i % len(COLOURS)],
-        linestyle=LINE_STYLES[i % len(LINE_STYLES)],
-        linewidth=1.5,
-        label=label,
-    )
+    axes.step(np.concatenate([[0.0], seconds]), share, where="post", **_line(i))
+
+
+def _colour(i: int) -> str:
+    return COLOURS[i % len(COLOURS)]
+
+
+def _line(i: int) -> dict[str, Any]:
+    return {"color": _colour(i), "linestyle": LINE_STYLES[i % len(LINE_STYLES)], "linewidth": 1.5}
+
+
+def _dot(i: int, label: str) -> Line2D:
+    marker = MARKERS[i % len(MARKERS)]
+    return Line2D([], [], color=_colour(i), marker=marker, linestyle="none", markersize=4, label=_short(label))
+
+
+def _legend(figure: Figure, handles: Sequence[Artist]) -> None:
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5))
 
 
 def _bound_services(runs: Sequence[PolicyRun]) -> list[str]:
     """Contracts with a bound, in the order of the runs."""
     return list(
         dict.fromkeys(
-            service_id
-            for run in runs
-            for service_id, contract in run.contracts.items()
-            if not contract.is_best_effort
+            service_id for run in runs for service_id, contract in run.contracts.items() if not contract.is_best_effort
         )
     )
 

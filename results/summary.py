@@ -72,8 +72,7 @@ def summarize_run(run: PolicyRun) -> dict[str, Any]:
         "goodput_rps": met / run.duration_s if run.duration_s > 0 else 0.0,
         "output_tokens_per_s": tokens / run.duration_s if run.duration_s > 0 else 0.0,
         "contracts": {
-            service_id: summarize_contract(run.contracts[service_id], own)
-            for service_id, own in by_service.items()
+            service_id: summarize_contract(run.contracts[service_id], own) for service_id, own in by_service.items()
         },
         "faults": run.faults,
         "interrupted": run.interrupted,
@@ -108,9 +107,7 @@ def token_agreement(runs: Sequence[PolicyRun]) -> dict[str, int] | None:
     """Of the requests completed under every policy, how many gave the same tokens; None for one run."""
     if len(runs) < 2:
         return None
-    hashes = [
-        {o.request_id: o.token_hash for o in run.outcomes if o.status in ("met", "missed")} for run in runs
-    ]
+    hashes = [{o.request_id: o.token_hash for o in run.outcomes if o.status in ("met", "missed")} for run in runs]
     common = set(hashes[0]).intersection(*hashes[1:])
     same = sum(len({by_id[request_id] for by_id in hashes}) == 1 for request_id in common)
     return {"compared": len(common), "equal": same}

@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +20,7 @@ COLUMNS = (
     "e2e p50 ms",
     "e2e p99 ms",
     "ttft p99 ms",
-    "goodput req/s",
+    "met/s",
     "tokens/s",
     "missed by stage",
 )
@@ -45,7 +46,6 @@ def table_rows(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for run in summary["runs"]:
         for service_id, figures in run["contracts"].items():
-            stages = ", ".join(f"{stage} {count}" for stage, count in figures["missed_by_stage"].items())
             rows.append(
                 (
                     run["policy"],
@@ -58,10 +58,10 @@ def table_rows(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
                     number(figures["ttft_ms"]["p99"]),
                     "",
                     "",
-                    stages or "–",
+                    _stages_text(figures["missed_by_stage"]),
                 )
             )
-        failed = f"{run['failed']} of {run['offered']} not completed" if run["failed"] else "–"
+        failed = f"{run['failed']} of {run['offered']} not completed" if run["failed"] else ""
         rows.append(
             (
                 run["policy"],
@@ -88,18 +88,48 @@ def table_title(summary: Mapping[str, Any]) -> str:
 
 
 def render_table(summary: Mapping[str, Any]) -> Table:
-    """The summary as a rich table."""
-    table = Table(title=Text(table_title(summary)), title_justify="left")
-    for column in COLUMNS:
-        text = column in ("policy", "contract", "missed by stage")
-        table.add_column(column, justify="left" if text else "right", overflow="fold")
-    previous = None
-    for row in table_rows(summary):
-        total = row[1] == "all"
-        shown = ("" if row[0] == previous else row[0], *row[1:])
-        table.add_row(*(Text(cell) for cell in shown), style="bold" if total else None, end_section=total)
-        previous = row[0]
+    """The summary for a terminal of 80 columns or more: each policy with its totals, its contracts below it."""
+    table = Table(
+        title=Text(table_title(summary)),
+        title_justify="left",
+        box=box.HORIZONTALS,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    table.add_column(Text("policy\n  contract"), overflow="fold")
+    table.add_column(Text("attainment\n(95 % CI)"), justify="right", no_wrap=True)
+    for heading in ("deadline\nms", "e2e p50\nms", "e2e p99\nms", "ttft p99\nms"):
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    table.add_column(Text("throughput,\nmissed by stage"), overflow="fold")
+    for run in summary["runs"]:
+        failed = f", {run['failed']} not completed" if run["failed"] else ""
+        rates = f"{number(run['goodput_rps'], 2)} met/s, {number(run['output_tokens_per_s'], 1)} tok/s{failed}"
+        table.add_row(Text(run["policy"]), Text(_with_interval(run)), "", "", "", "", Text(rates), style="bold")
+        for service_id, figures in run["contracts"].items():
+            cells = [
+                _with_interval(figures),
+                number(figures["deadline_ms"]),
+                number(figures["e2e_ms"]["p50"]),
+                number(figures["e2e_ms"]["p99"]),
+                number(figures["ttft_ms"]["p99"]),
+                _stages_text(figures["missed_by_stage"]),
+            ]
+            table.add_row(Text(f"  {service_id}"), *(Text(cell) for cell in cells))
+        table.add_section()
     return table
+
+
+def _with_interval(figures: Mapping[str, Any]) -> str:
+    """Attainment and its interval in one cell: "97.1 % (93–99)"."""
+    bounds = figures["attainment_ci95"]
+    if bounds is None:
+        return "–"
+    return f"{percent(figures['attainment'])} ({100 * bounds[0]:.0f}–{100 * bounds[1]:.0f})"
+
+
+def _stages_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{stage} {count}" for stage, count in counts.items()) or "–"
 
 
 def summary_csv(summary: Mapping[str, Any]) -> str:
