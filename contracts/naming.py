@@ -28,5 +28,5 @@ def parent_id(service_id: str, registered: Collection[str]) -> str | None:
 
 def did_you_mean(text: str, accepted: Iterable[str]) -> str:
     """`; did you mean X?` for the accepted word nearest to `text`, or nothing where none is near."""
-    nearest = difflib.get_close_matches(text, sorted(accepted), n=1, cutoff=0.6)
+    nearest = difflib.get_close_matches(text, sorted(accepted), n=1, cutoff=0.55)
     return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -35,14 +35,9 @@ class _ContractLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(
-                problem=f"the alias *{event.anchor} is not accepted; expected the value written out",
-                problem_mark=event.start_mark,
-            )
+            raise _refusal(f"the alias *{event.anchor} is not accepted; expected the value written out", event)
         if self._depth >= MAX_DEPTH:
-            raise yaml.MarkedYAMLError(
-                problem=f"is nested more than {MAX_DEPTH} levels deep", problem_mark=event.start_mark
-            )
+            raise _refusal(f"is nested more than {MAX_DEPTH} levels deep", event)
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -56,9 +51,12 @@ class _ContractLoader(yaml.SafeLoader):
                 duplicate = key in seen
                 seen.add(key)
             except TypeError:
-                problem = f"{shown(key)} is not accepted as a key; expected text"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark) from None
+                raise _refusal(f"{shown(key)} is not accepted as a key; expected text", key_node) from None
             if duplicate:
-                problem = f"the key {shown(key)} is given twice; expected it once"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+                raise _refusal(f"the key {shown(key)} is given twice; expected it once", key_node)
         return super().construct_mapping(node, deep=deep)
+
+
+def _refusal(problem: str, at: Any) -> yaml.MarkedYAMLError:
+    """The error for a node or event that YAML allows and a contract does not."""
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=at.start_mark)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from superinfer.contracts.compile import CompiledContract
     from superinfer.contracts.contract import Bound, SLOContract
     from superinfer.contracts.inheritance import Origin
@@ -62,50 +64,55 @@ def show(
 
 
 def _print_table(contracts: list[SLOContract]) -> None:
-    from rich.table import Table
-
     from superinfer.cli.console import out
 
-    table = Table("service", "latency", "first token", "per token", "jitter", "availability", "fallback", "sub-tasks")
-    for contract in contracts:
-        table.add_row(
-            contract.service_id,
-            _bounds(contract.latency),
-            _bounds(contract.ttft),
-            _bounds(contract.tpot),
-            "-" if contract.max_jitter_ms is None else f"{contract.max_jitter_ms:g} ms",
-            "-" if contract.availability is None else f"{contract.availability:g}",
-            contract.alternative_service or ("allowed" if contract.fallback_allowed else "never"),
-            ", ".join(contract.sub_slos) or "-",
-        )
+    table = _table("service", "latency ms", "ttft ms", "tpot ms", "jitter ms", "availability", "fallback")
+    for service in contracts:
+        for contract in (service, *service.sub_slos.values()):
+            table.add_row(
+                contract.service_id,
+                _bounds(contract.latency),
+                _bounds(contract.ttft),
+                _bounds(contract.tpot),
+                "-" if contract.max_jitter_ms is None else f"{contract.max_jitter_ms:g}",
+                "-" if contract.availability is None else f"{contract.availability:g}",
+                contract.alternative_service or ("allowed" if contract.fallback_allowed else "never"),
+            )
     out.print(table)
+
+
+def _table(*columns: str) -> Table:
+    """A table whose cells wrap in narrow terminals and pipes, never losing a character."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def _bounds(bounds: tuple[Bound, ...]) -> str:
-    return "\n".join(f"p{f'{bound.percentile:g}'[2:]:0<2} {bound.bound_ms:g} ms" for bound in bounds) or "-"
+    """`p99 150`, one line for each percentile."""
+    return "\n".join(f"p{f'{bound.percentile:g}'[2:]:0<2} {bound.bound_ms:g}" for bound in bounds) or "-"
 
 
 def _print_contract(entry: CompiledContract) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     from superinfer.cli.console import out
 
     contract = entry.contract
-    title = contract.service_id + (f": {contract.description}" if contract.description else "")
-    table = Table("term", "value", "origin", title=escape(title), title_justify="left")
-    for key, value in _terms(entry).items():
-        table.add_row(key, _text(value), escape(_origin_text(entry.origins[key])))
-    out.print(table)
-
-
-def _terms(entry: CompiledContract) -> dict[str, Any]:
-    subs = {
-        f"sub_slos.{name}.{key}": value
-        for name, effective in entry.sub_effective.items()
-        for key, value in effective.terms.items()
-    }
-    return {**entry.effective.terms, **subs}
+    parts = [(contract, entry.effective)]
+    parts += [(sub, entry.sub_effective[name]) for name, sub in contract.sub_slos.items()]
+    for part, effective in parts:
+        out.print(part.service_id, style="bold", markup=False, highlight=False, soft_wrap=True)
+        if part.description:
+            out.print(part.description, markup=False, highlight=False, soft_wrap=True)
+        if part.is_best_effort:
+            out.print("best effort: no bound on any time", highlight=False)
+        table = _table("term", "value", "origin")
+        for key, value in effective.terms.items():
+            table.add_row(key, _text(value), _origin_text(effective.origins[key]))
+        out.print(table)
 
 
 def _origin_text(origin: Origin) -> str:
