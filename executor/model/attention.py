@@ -24,7 +24,7 @@ class AttentionScratch:
     def __init__(self, architecture: Architecture, rotation: npt.NDArray[np.float32], max_tokens: int) -> None:
         self.rotation = rotation
         self.scale = np.float32(LOG2_E / math.sqrt(architecture.head_dim))
-        self.scores = np.zeros((architecture.heads, max_tokens), np.float32)
+        self.scores = np.zeros((architecture.heads, max_tokens + 1), np.float32)
         self.sums = np.zeros((architecture.heads, architecture.head_dim), np.float32)
 
 
