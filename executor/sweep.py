@@ -9,6 +9,7 @@ there rotated in to every block that the sweep uses.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from superinfer.profiler.measure import SweepPoint
 from superinfer.scheduler.request import SamplingParams
@@ -21,7 +22,11 @@ _SAMPLING = SamplingParams(max_tokens=1_000_000, temperature=0.0, ignore_eos=Tru
 
 
 class SweepRunner:
-    """Runs one point at a time on `executor`; each call is one timed step of fresh sequences."""
+    """Runs one point at a time on `executor`; each call is one timed step of fresh sequences.
+
+    `waited_s` tells how long the executor has waited for its core so far. What it waited within a step is other
+    processes' time and is taken off; `waited_share` is its share of all timed steps.
+    """
 
     def __init__(
         self,
@@ -30,6 +35,7 @@ class SweepRunner:
         vocab_size: int,
         block_size: int,
         domain_id: str = "profile",
+        waited_s: Callable[[], float] | None = None,
         seed: int = 0,
     ) -> None:
         self._executor = executor
@@ -37,6 +43,9 @@ class SweepRunner:
         self._domain_id = domain_id
         self._random = random.Random(seed)
         self._vocab_size = vocab_size
+        self._waited_s = waited_s or _never_waits
+        self._total_waited_s = 0.0
+        self._total_step_s = 0.0
         self._steps = 0
         self._sequences = 0
         self._written_blocks = 0
@@ -77,7 +86,17 @@ class SweepRunner:
             )
         self._execute(finished=self._live, new_sequences=new)
         self._live = [sequence.sequence_id for sequence in new]
-        return self._execute(sequences=steps).duration_s
+        before_s = self._waited_s()
+        step_s = self._execute(sequences=steps).duration_s
+        waited_s = min(self._waited_s() - before_s, step_s)
+        self._total_waited_s += waited_s
+        self._total_step_s += step_s
+        return step_s - waited_s
+
+    @property
+    def waited_share(self) -> float:
+        """The share of the timed steps' time in which the executor waited for its core."""
+        return self._total_waited_s / self._total_step_s if self._total_step_s else 0.0
 
     def close(self) -> None:
         """Finish the sequences of the last point."""
@@ -140,3 +159,7 @@ class SweepRunner:
                 sequences=sequences or [],
             )
         )
+
+
+def _never_waits() -> float:
+    return 0.0

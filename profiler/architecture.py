@@ -124,27 +124,20 @@ def architecture_from_config(config: Mapping[str, Any], *, source: str = "config
     model_type = config.get("model_type")
     if model_type not in _DEFAULT_KV_HEADS:
         raise ModelError(
-            f"{source}: model_type {model_type!r} is not supported; "
-            f"supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
+            f"{source}: model_type {model_type!r} is not supported; supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
         )
     assert isinstance(model_type, str)
     hidden_size = _positive(config, "hidden_size", source)
     heads = _positive(config, "num_attention_heads", source)
-    kv_heads = _positive(
-        config, "num_key_value_heads", source, default=_DEFAULT_KV_HEADS[model_type] or heads
-    )
+    kv_heads = _positive(config, "num_key_value_heads", source, default=_DEFAULT_KV_HEADS[model_type] or heads)
     if heads % kv_heads:
         raise ModelError(f"{source}: num_key_value_heads {kv_heads} must divide num_attention_heads {heads}")
-    head_dim = _positive(
-        config, "head_dim", source, default=128 if model_type == "qwen3" else hidden_size // heads
-    )
+    head_dim = _positive(config, "head_dim", source, default=128 if model_type == "qwen3" else hidden_size // heads)
     is_moe = model_type == "mixtral"
     experts = _positive(config, "num_local_experts", source, default=8) if is_moe else 1
     experts_per_token = _positive(config, "num_experts_per_tok", source, default=2) if is_moe else 1
     if experts_per_token > experts:
-        raise ModelError(
-            f"{source}: num_experts_per_tok {experts_per_token} exceeds num_local_experts {experts}"
-        )
+        raise ModelError(f"{source}: num_experts_per_tok {experts_per_token} exceeds num_local_experts {experts}")
     has_attention_bias = model_type in ("llama", "qwen3") and bool(config.get("attention_bias", False))
     uses_window = model_type not in ("qwen2", "qwen3") or bool(config.get("use_sliding_window", False))
     has_window = uses_window and config.get("sliding_window") is not None
@@ -172,18 +165,31 @@ def architecture_from_config(config: Mapping[str, Any], *, source: str = "config
 
 def load_architecture(path: Path) -> ModelArchitecture:
     """The architecture of a model directory, or of a config.json itself."""
-    file = path / "config.json" if path.is_dir() else path
+    file = _config_file(path)
+    return architecture_from_config(_load_config(file), source=str(file))
+
+
+def stored_dtype(path: Path) -> str:
+    """The precision that a model's weights are stored in, by its config; bfloat16 where it does not say."""
+    config = _load_config(_config_file(path))
+    stored = config.get("dtype") or config.get("torch_dtype")
+    return stored if stored in ("float32", "float16") else "bfloat16"
+
+
+def _config_file(path: Path) -> Path:
+    return path / "config.json" if path.is_dir() else path
+
+
+def _load_config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelError(
-            f"{file} does not exist; a Hugging Face model directory holds a config.json"
-        ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelError(f"{file} does not exist; a Hugging Face model directory holds a config.json") from None
+    except (OSError, ValueError) as error:
         raise ModelError(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(config, dict):
         raise ModelError(f"{file} holds {type(config).__name__}, not a JSON object")
-    return architecture_from_config(config, source=str(file))
+    return config
 
 
 def _positive(config: Mapping[str, Any], key: str, source: str, *, default: int | None = None) -> int:

@@ -102,8 +102,7 @@ def _design(shapes: Sequence[StepShape], knots: Sequence[int]) -> Array:
     """
     tokens = np.array([shape.tokens for shape in shapes], dtype=np.float64)
     ramps = [
-        np.clip(tokens - low, 0.0, None if high == knots[-1] else high - low)
-        for low, high in itertools.pairwise(knots)
+        np.clip(tokens - low, 0.0, None if high == knots[-1] else high - low) for low, high in itertools.pairwise(knots)
     ]
     others = [[1.0, s.decode_context, s.decodes, s.prefill_pairs, s.chunks, s.rows] for s in shapes]
     return np.column_stack([np.array(others, dtype=np.float64), *ramps])
@@ -127,7 +126,9 @@ def _solve(columns: Array, seconds: Array, knots: Sequence[int]) -> Array:
         residual = relative / scale @ solution - 1.0
         spread = max(1.4826 * float(np.median(np.abs(residual))), SMALLEST_SCALE)
         weights = 1.0 / (1.0 + (residual / (CAUCHY_TUNING * spread)) ** 2)
-    return np.asarray(solution / scale, dtype=np.float64)
+    constants = solution / scale
+    # Errors relative to the measured time favour predictions below it where times scatter widely.
+    return np.asarray(constants * np.median(seconds / np.maximum(columns @ constants, 1e-12)), dtype=np.float64)
 
 
 def _smoothing_rows(columns: Array, seconds: Array, knots: Sequence[int]) -> Array:
@@ -142,9 +143,7 @@ def _smoothing_rows(columns: Array, seconds: Array, knots: Sequence[int]) -> Arr
     return rows
 
 
-def _held_out_ratios(
-    columns: Array, seconds: Array, groups: Sequence[Sequence[int]], knots: Sequence[int]
-) -> Array:
+def _held_out_ratios(columns: Array, seconds: Array, groups: Sequence[Sequence[int]], knots: Sequence[int]) -> Array:
     """Measured / predicted of every step, predicted by a fit that saw no step of its shape."""
     folds = min(len(groups), MAX_FOLDS)
     ratios = np.empty(len(seconds))

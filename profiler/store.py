@@ -55,16 +55,19 @@ class MeasuredPoint(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shape(self) -> StepShape:
         """The step as the latency model sees it."""
-        return StepShape(
-            self.tokens, self.decodes, self.decode_context, self.prefill_pairs, self.rows, self.chunks
-        )
+        return StepShape(self.tokens, self.decodes, self.decode_context, self.prefill_pairs, self.rows, self.chunks)
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """The sweep: its points, and the best rates achieved in prefill (arithmetic) and decode (reads)."""
+    """The sweep: its points, and the best rates achieved in prefill (arithmetic) and decode (reads).
+
+    `waited_share` is the share of the steps' time in which other processes had the worker's core; the points'
+    times are without it.
+    """
 
     points: list[MeasuredPoint]
     wall_s: float
+    waited_share: float
     prefill_gflop_per_s: float
     decode_gb_per_s: float
 

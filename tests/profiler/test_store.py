@@ -70,6 +70,7 @@ def make_profile(points: int = 60) -> ModelProfile:
                 for i in range(points)
             ],
             wall_s=30.0,
+            waited_share=0.01,
             prefill_gflop_per_s=55.0,
             decode_gb_per_s=9.0,
         ),
@@ -126,9 +127,7 @@ def changed(key: str, value: Any) -> str:
         (changed("model", "tiny"), "dtype"),
     ],
 )
-def test_a_bad_file_is_one_error_that_names_it_and_the_remedy(
-    tmp_path: Path, text: str, expected: str
-) -> None:
+def test_a_bad_file_is_one_error_that_names_it_and_the_remedy(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(ModelError) as caught:

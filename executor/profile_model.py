@@ -1,0 +1,122 @@
+"""Measure one model on this machine: a worker process as in serving, the sweep, the fit, the feature record."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+
+from superinfer.contracts.errors import ModelError
+from superinfer.executor.config import DType, WorkerConfig
+from superinfer.executor.core_wait import core_wait_s
+from superinfer.executor.cores import assign_cores
+from superinfer.executor.models.source import ModelSource
+from superinfer.executor.sweep import HOST_BLOCKS, SweepRunner
+from superinfer.executor.worker_process import WorkerProcess
+from superinfer.profiler.architecture import ModelArchitecture, load_architecture
+from superinfer.profiler.device import device_name, memory_read_gb_per_s
+from superinfer.profiler.fit import fit_latency_model
+from superinfer.profiler.measure import (
+    DEFAULT_BUDGET_S,
+    Progress,
+    SweepLimits,
+    achieved_rates,
+    measure,
+    sweep_points,
+)
+from superinfer.profiler.static import static_features
+from superinfer.profiler.store import (
+    DeviceFeatures,
+    MeasuredPoint,
+    Measurement,
+    ModelProfile,
+    latency_constants,
+)
+
+THREADS = 1
+"""Threads of a worker, in profiling as in serving."""
+
+
+def resolve_dtype(dtype: DType) -> str:
+    """The precision that a worker computes in on this machine."""
+    from superinfer.executor.model_runner import compute_dtype
+
+    return str(compute_dtype(dtype)).removeprefix("torch.")
+
+
+def profile_model(
+    source: ModelSource,
+    dtype: DType,
+    *,
+    random_weights: bool = False,
+    budget_s: float = DEFAULT_BUDGET_S,
+    progress: Progress | None = None,
+) -> ModelProfile:
+    """Start a worker on the core it would serve on, run the sweep within `budget_s`, fit.
+
+    The budget does not include the time to load the model. Raises ModelError, ResourceError or EngineError.
+    """
+    architecture = load_architecture(source.directory)
+    if not (source.has_weights or random_weights):
+        raise ModelError(
+            f"{source.directory} has no *.safetensors to run; "
+            "--random-weights measures with random ones, --static-only needs none"
+        )
+    config = WorkerConfig(
+        domain_id="profile",
+        model_dir=str(source.directory),
+        dtype=dtype,
+        random_weights=random_weights,
+        host_blocks=HOST_BLOCKS,
+        threads=THREADS,
+        cores=assign_cores(1, sorted(os.sched_getaffinity(0)))[0][0],
+    )
+    memory_gb_per_s = memory_read_gb_per_s()
+    points, wall_s, waited_share = _sweep(config, architecture, budget_s, progress)
+    try:
+        fit = fit_latency_model([(point.shape, seconds) for point in points for seconds in point.seconds])
+    except ValueError as error:
+        raise ModelError(f"{source.name} cannot be profiled: {error}") from None
+    resolved = resolve_dtype(dtype)
+    prefill_gflop_per_s, decode_gb_per_s = achieved_rates(points, architecture, resolved)
+    return ModelProfile(
+        model=source.name,
+        dtype=resolved,
+        device=DeviceFeatures(name=device_name(), threads=THREADS, memory_read_gb_per_s=memory_gb_per_s),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        architecture=architecture,
+        static=static_features(architecture, resolved),
+        measured=Measurement(
+            points=points,
+            wall_s=wall_s,
+            waited_share=waited_share,
+            prefill_gflop_per_s=prefill_gflop_per_s,
+            decode_gb_per_s=decode_gb_per_s,
+        ),
+        latency=latency_constants(fit.model),
+        fit=fit.errors,
+    )
+
+
+def _sweep(
+    config: WorkerConfig, architecture: ModelArchitecture, budget_s: float, progress: Progress | None
+) -> tuple[list[MeasuredPoint], float, float]:
+    """The points, the sweep's wall time, and the share of step time that other processes took."""
+    with WorkerProcess(config) as worker:
+        ready = worker.wait_ready()
+        started_s = time.monotonic()
+        limits = SweepLimits(
+            max_step_tokens=config.max_step_tokens,
+            max_model_len=ready.max_model_len,
+            kv_blocks=ready.kv_blocks,
+            block_size=config.block_size,
+        )
+        run_point = SweepRunner(
+            worker,
+            vocab_size=architecture.vocab_size,
+            block_size=config.block_size,
+            domain_id=config.domain_id,
+            waited_s=lambda: core_wait_s(ready.pid),
+        )
+        points = measure(sweep_points(limits), run_point, budget_s=budget_s, progress=progress)
+        return points, time.monotonic() - started_s, run_point.waited_share
