@@ -13,7 +13,8 @@ from superinfer.profiler.store import ModelProfile
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.request import Request, SamplingParams
 
-REQUESTS_PER_DOMAIN = 300
+REQUESTS_PER_DOMAIN = 1000
+"""Enough for the middle half to be within a few per cent of the long-run rate."""
 POLICY = "fcfs"
 """Capacity is what a plain continuous-batching server reaches, whatever policies are then compared."""
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_POLICIES = ("slack", "fcfs", "round_robin")
 DTYPES = ("auto", "float32", "bfloat16")
+WIDTH_IN_FILES = 120
 
 
 def bench(
@@ -84,9 +85,9 @@ def _report(result: BenchResult, *, as_json: bool) -> None:
     else:
         from superinfer.results.table import render_table
 
-        out.print(render_table(result.summary))
+        out.print(render_table(result.summary), width=out.width if out.is_terminal else WIDTH_IN_FILES)
         for line in fault_lines(result):
-            out.print(line, highlight=False, markup=False)
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
     err.print(f"run folder: {result.folder}", highlight=False, soft_wrap=True)
 
 

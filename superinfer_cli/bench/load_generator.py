@@ -199,7 +199,13 @@ class LoadGenerator:
         stopped.cancel()
         for task in open_tasks:
             task.cancel()
-        await asyncio.gather(*tasks)
+        for error in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(error, Exception):
+                raise error
+        for record in self.result.records:
+            if record.finish_s is None:  # cancelled before its task had begun
+                record.cancelled = True
+                record.finish_s = time.monotonic()
 
     async def _follow(self, record: Record) -> None:
         """Submit one request and note its messages as they arrive."""

@@ -18,6 +18,7 @@ from superinfer.executor.client import EngineClient
 from superinfer.executor.config import EngineConfig
 from superinfer.executor.launch import EngineProcess
 from superinfer.executor.messages import EngineReady
+from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.results.outcome import Outcome, judge, unloaded_stages_ms
 from superinfer.results.summary import PolicyRun
@@ -44,9 +45,9 @@ class RunResult:
     engine_error: str | None = None
 
 
-def run_policy(config: EngineConfig, load: Load) -> RunResult:
+def run_policy(config: EngineConfig, load: Load, *, runner: str = DEFAULT_RUNNER) -> RunResult:
     """Start an engine, run the load, stop the engine. Raises EngineError and its like where it does not start."""
-    with EngineProcess(config) as engine:
+    with EngineProcess(config, runner=runner) as engine:
         engine.wait_ready(ENGINE_START_TIMEOUT_S)
         return asyncio.run(_drive(engine, config.scheduler.policy, load))
 

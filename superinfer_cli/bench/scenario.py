@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from superinfer.contracts.errors import UsageError
 
 BUILT_IN = ("mixed", "jitter", "fault")
+LENGTH_KINDS = ("constant", "uniform", "lognormal")
 
 
 class _Strict(BaseModel):
@@ -56,7 +57,11 @@ class Lognormal(_Strict):
 
 
 def _number_is_constant(value: Any) -> Any:
-    return {"kind": "constant", "value": value} if isinstance(value, (int, float)) else value
+    return (
+        {"kind": "constant", "value": value}
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        else value
+    )
 
 
 Lengths = Annotated[
@@ -190,19 +195,23 @@ def _validate(data: dict[str, Any], source: str) -> Scenario:
 
 
 def _first_problem(error: ValidationError) -> str:
-    """One line from pydantic's list: the key's path, what is wrong, the value."""
-    problem = error.errors(include_url=False)[0]
-    kinds = {"constant", "uniform", "lognormal"}
-    location = [part for part in problem["loc"] if part not in kinds]
+    """One line from pydantic's list: the key's path, what is wrong, the value. A misspelt key comes first."""
+    problems = error.errors(include_url=False)
+    problem = min(problems, key=lambda candidate: candidate["type"] != "extra_forbidden")
+    location = [part for part in problem["loc"] if part not in LENGTH_KINDS]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if problem["type"] == "extra_forbidden":
-        return f"{path}: unknown key; accepted: {', '.join(_accepted_keys(location))}{more}"
-    if problem["type"] == "missing":
-        return f"{path}: is required{more}"
-    message = problem["msg"].removeprefix("Value error, ")
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     value = problem["input"]
     shown = f" (got {value!r})" if isinstance(value, (str, int, float)) else ""
+    match problem["type"]:
+        case "extra_forbidden":
+            message, shown = f"unknown key; accepted: {', '.join(_accepted_keys(location))}", ""
+        case "missing":
+            message = "is required"
+        case "union_tag_not_found" | "union_tag_invalid" | "model_attributes_type":
+            message = f"a whole number is needed, or a mapping with kind: {', '.join(LENGTH_KINDS)}"
+        case _:
+            message = problem["msg"].removeprefix("Value error, ")
     return f"{path}: {message}{shown}{more}" if path else f"{message}{more}"
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from superinfer.cli.bench.bounds import build_contracts
 from superinfer.cli.bench.capacity import capacity_rps
-from superinfer.cli.bench.run import Load, RunResult, longest_request, run_policy
+from superinfer.cli.bench.run import Load, longest_request, run_policy
 from superinfer.cli.bench.scenario import Scenario, load_scenario, override
 from superinfer.cli.bench.workload import Encode, build_warmup, build_workload, encode_by_hash
 from superinfer.cli.console import err
@@ -76,11 +76,7 @@ class Plan:
     max_model_len: int
 
 
-def run_bench(
-    options: BenchOptions,
-    *,
-    run: Callable[[EngineConfig, Load], RunResult] = run_policy,
-) -> BenchResult:
+def run_bench(options: BenchOptions) -> BenchResult:
     """Run every policy and write the run folder; an interrupted or failed run is written as far as it came.
 
     Everything that can be wrong with the options is raised before the first engine starts.
@@ -93,7 +89,7 @@ def run_bench(
     runs: list[PolicyRun] = []
     engine_error: str | None = None
     for policy in options.policies:
-        result = run(engine_config(options, plan, policy), plan.load)
+        result = run_policy(engine_config(options, plan, policy), plan.load)
         runs.append(result.run)
         engine_error = result.engine_error
         if result.run.interrupted or engine_error:
