@@ -83,9 +83,12 @@ def _report(result: BenchResult, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(result.summary, ensure_ascii=False, allow_nan=False))
     else:
+        from rich.console import Console
+
         from superinfer.results.table import render_table
 
-        out.print(render_table(result.summary), width=out.width if out.is_terminal else WIDTH_IN_FILES)
+        console = out if out.is_terminal else Console(width=WIDTH_IN_FILES)
+        console.print(render_table(result.summary))
         for line in fault_lines(result):
             out.print(line, highlight=False, markup=False, soft_wrap=True)
     err.print(f"run folder: {result.folder}", highlight=False, soft_wrap=True)

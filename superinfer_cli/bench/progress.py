@@ -33,6 +33,7 @@ class LoadProgress:
             console=err,
             transient=True,
             refresh_per_second=2,
+            disable=not err.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {
             service_id: self._progress.add_task(f"{policy} {service_id}", total=total, detail="")

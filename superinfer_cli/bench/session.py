@@ -91,6 +91,7 @@ def run_bench(options: BenchOptions) -> BenchResult:
     for policy in options.policies:
         result = run_policy(engine_config(options, plan, policy), plan.load)
         runs.append(result.run)
+        _note_run(result.run)
         engine_error = result.engine_error
         if result.run.interrupted or engine_error:
             break
@@ -223,9 +224,19 @@ def _announce(plan: Plan, policies: list[str]) -> None:
         f"{plan.rate_rps / plan.capacity_rps:.0%} of the capacity of {plan.capacity_rps:.2f}/s, "
         f"{scenario.domains} domain(s); {sending_s:.0f} s of sending for each of {', '.join(policies)}",
         highlight=False,
+        soft_wrap=True,
     )
     for contract in load.contracts.values():
-        err.print(f"  {contract.service_id}: {_bounds_text(contract)}", highlight=False)
+        err.print(f"  {contract.service_id}: {_bounds_text(contract)}", highlight=False, soft_wrap=True)
+
+
+def _note_run(run: PolicyRun) -> None:
+    met = sum(outcome.status == "met" for outcome in run.outcomes)
+    ended = "interrupted" if run.interrupted else "done"
+    err.print(
+        f"{run.policy}: {ended} after {run.duration_s:.0f} s, {met} of {len(run.outcomes)} met",
+        highlight=False,
+    )
 
 
 def _bounds_text(contract: SLOContract) -> str:
