@@ -16,9 +16,11 @@ from superinfer.executor.model.architecture import Architecture, load_architectu
 from superinfer.executor.model.decoder import Decoder
 from superinfer.executor.model.memory import available_memory_bytes, format_bytes
 from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights, WeightSource
+from superinfer.executor.model.small_linear import TOKEN_TILE
 from superinfer.executor.sampling import greedy, sample
 from superinfer.executor.sequence import Sequence
-from superinfer.scheduler.steps import Rotation, SampledToken, StepPlan, StepResult
+from superinfer.scheduler.request import SamplingParams
+from superinfer.scheduler.steps import NewSequence, Rotation, SampledToken, SequenceStep, StepPlan, StepResult
 
 
 def compute_dtype(dtype: DType) -> torch.dtype:
@@ -66,6 +68,27 @@ class ModelRunner:
         )
         self._eos_token_ids = frozenset(architecture.eos_token_ids)
         self._sequences: dict[int, Sequence] = {}
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Compile or load every kernel now, so that no request waits for it; leaves cache and sequences empty."""
+        params = SamplingParams(max_tokens=2, temperature=0.0)
+        with torch.inference_mode():
+            for rows in range(1, TOKEN_TILE + 1):
+                # Decodes of the same token in the same block: only the shapes matter.
+                sequence = Sequence(NewSequence(sequence_id=-1, token_ids=[0], prompt_length=1, sampling=params))
+                sequence.blocks = [0]
+                step = SequenceStep(sequence_id=-1, start=0, count=1, is_decode=True)
+                batch, _ = build_batch([(step, sequence)] * rows, self.block_size)
+                self._decoder.forward(batch, self._cache.device_array)
+            tokens = min(2, self.max_model_len, self.block_size)
+            sequence = Sequence(
+                NewSequence(sequence_id=-1, token_ids=[0] * tokens, prompt_length=tokens, sampling=params)
+            )
+            sequence.blocks = [0]
+            step = SequenceStep(sequence_id=-1, start=0, count=tokens, is_decode=False)
+            batch, _ = build_batch([(step, sequence)], self.block_size)
+            self._decoder.forward(batch, self._cache.device_array)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Apply the plan's changes, run its tokens through the model, sample; see `scheduler.steps`."""
@@ -139,7 +162,9 @@ def _weight_source(config: WorkerConfig, architecture: Architecture) -> WeightSo
 
 def _check_weights_fit(architecture: Architecture, dtype: torch.dtype, directory: Path) -> None:
     """Refuse a model whose weights alone exceed the memory. Raises ResourceError."""
-    needed = architecture.linear_parameters * dtype.itemsize
+    # A float32 worker also keeps the bfloat16 weights that its small steps read.
+    element_bytes = 6 if dtype == torch.float32 else 2
+    needed = architecture.linear_parameters * element_bytes
     available = available_memory_bytes()
     if needed > available:
         raise ResourceError(

@@ -19,7 +19,7 @@ from superinfer.executor.model.kernels import (
     kernel,
     narrow_like,
 )
-from superinfer.executor.model.vectors import accumulate, dots
+from superinfer.executor.model.vectors import accumulate, dots, prefetch
 
 GROUP_TILE = 4
 """Query heads of one key head taken together; more would not fit the vector registers."""
@@ -48,6 +48,8 @@ def decode_attention_kernel(dim: int, group: int, wide: int) -> Callable[..., No
     """The kernel for head_dim `dim`, `group` query heads a key head, and float32 (`wide` 1) or bfloat16 (0) caches."""
     full_tiles, rest = divmod(group, GROUP_TILE)
     element = 4 if wide else 2
+    key_bytes = dim * element
+    tile_bytes = TOKEN_TILE * key_bytes
 
     @kernel
     def decode_attention(
@@ -66,11 +68,18 @@ def decode_attention_kernel(dim: int, group: int, wide: int) -> Callable[..., No
             blocks = (length + block_size - 1) // block_size
             for j in range(blocks):
                 first = j * block_size
+                # The next block's keys, or the first values once the keys are through.
+                ahead = base + block_tables[i, (j + 1) % blocks] * block_bytes
+                if j + 1 == blocks:
+                    ahead += half_bytes
                 for slot in range(min(block_size, length - first)):
                     key = base + block_tables[i, j] * block_bytes + slot * token_bytes
                     query = queries.ctypes.data + i * heads * dim * 4
                     score = scores.ctypes.data + (first + slot) * 4
+                    ahead_here = ahead + slot * token_bytes
                     for _h in range(kv_heads):
+                        prefetch(ahead_here, key_bytes)
+                        ahead_here += dim * element
                         for _tile in range(full_tiles):
                             dots(key, query, score, score_stride, dim, GROUP_TILE, wide)
                             query += GROUP_TILE * dim * 4
@@ -87,13 +96,17 @@ def decode_attention_kernel(dim: int, group: int, wide: int) -> Callable[..., No
             for j in range(blocks):
                 first = j * block_size
                 here = min(block_size, length - first)
+                ahead = base + block_tables[i, (j + 1) % blocks] * block_bytes + half_bytes
                 slot = 0
                 while slot < here:
                     take_tile = slot + TOKEN_TILE <= here
                     value = base + block_tables[i, j] * block_bytes + half_bytes + slot * token_bytes
                     total = sums.ctypes.data
                     score = scores.ctypes.data + (first + slot) * 4
+                    ahead_here = ahead + slot * token_bytes
                     for _h in range(kv_heads):
+                        prefetch(ahead_here, tile_bytes)
+                        ahead_here += TOKEN_TILE * dim * element
                         for _tile in range(full_tiles):
                             if take_tile:
                                 accumulate(

@@ -129,16 +129,13 @@ class _LayerBuilder:
             weight = embedding
         else:
             weight = self._weights.get(name, (self._shape.vocab_size, self._shape.hidden_size))
-        return Linear(weight.to(self._dtype), None, packed=self._packed)
+        return Linear(weight, None, self._dtype, packed=self._packed)
 
     def _fused(self, parts: dict[str, int], inputs: int, with_bias: bool) -> Linear:
         """One linear layer from several stored ones that read the same input; `parts` maps name to width."""
-        weight = torch.cat(
-            [self._weights.get(f"{name}.weight", (width, inputs)).to(self._dtype) for name, width in parts.items()]
-        )
+        weights = [self._weights.get(f"{name}.weight", (width, inputs)) for name, width in parts.items()]
+        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         bias = None
         if with_bias:
-            bias = torch.cat(
-                [self._weights.get(f"{name}.bias", (width,)).to(self._dtype) for name, width in parts.items()]
-            )
-        return Linear(weight, bias, packed=self._packed)
+            bias = torch.cat([self._weights.get(f"{name}.bias", (width,)) for name, width in parts.items()])
+        return Linear(weight, bias, self._dtype, packed=self._packed)

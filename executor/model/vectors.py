@@ -89,9 +89,7 @@ class _Emitter:
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]
-def dots(
-    _context: Any, key: Any, queries: Any, out: Any, out_stride: Any, dim: Any, group: Any, wide: Any
-) -> Any:
+def dots(_context: Any, key: Any, queries: Any, out: Any, out_stride: Any, dim: Any, group: Any, wide: Any) -> Any:
     """out[g · out_stride bytes] = key · queries[g] for g < group; queries (group, dim) float32 in a row."""
     size, count, is_wide = _literals(dim, group, wide)
     signature = types.void(ADDRESS, ADDRESS, ADDRESS, ADDRESS, dim, group, wide)
@@ -138,6 +136,72 @@ def accumulate(
                     totals[g] = emit.multiply_add(emit.broadcast(weight_rows[g], 4 * t), part, totals[g])
             for g in range(count):
                 emit.store_float(totals[g], sums, g * size + element)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic  # type: ignore[misc, unused-ignore]
+def prefetch(_context: Any, address: Any, count: Any) -> Any:
+    """Ask for the cache lines of `count` bytes from `address`; a wrong address does no harm."""
+    (size,) = _literals(count)
+    signature = types.void(ADDRESS, count)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        name = "llvm.prefetch.p0"
+        function = builder.module.globals.get(name) or ir.Function(
+            builder.module, ir.FunctionType(ir.VoidType(), [byte, INT32, INT32, INT32]), name
+        )
+        read, keep, data = (ir.Constant(INT32, n) for n in (0, 3, 1))
+        for offset in range(0, size, 64):
+            moved = builder.add(arguments[0], ir.Constant(arguments[0].type, offset))
+            builder.call(function, [builder.inttoptr(moved, byte), read, keep, data])
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic  # type: ignore[misc, unused-ignore]
+def row_product(
+    _context: Any, x: Any, inputs: Any, weight: Any, out: Any, outputs: Any, tokens: Any, lanes: Any
+) -> Any:
+    """out[t · outputs] = x[t] · weight for t < tokens; `inputs` must be a multiple of `lanes`.
+
+    x (tokens, inputs) float32 is contiguous, weight (inputs,) bfloat16, out float32.
+    """
+    count, width = _literals(tokens, lanes)
+    signature = types.void(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS, tokens, lanes)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        x, inputs, weight, out, outputs = arguments[:5]
+        emit = _Emitter(builder, width, 0)
+        kind = inputs.type
+        row_bytes = builder.mul(inputs, ir.Constant(kind, 4))
+        entry = builder.block
+        body, done = builder.append_basic_block("row.body"), builder.append_basic_block("row.done")
+        builder.branch(body)
+        builder.position_at_end(body)
+        index = builder.phi(kind)
+        index.add_incoming(ir.Constant(kind, 0), entry)
+        totals = [builder.phi(emit.vector) for _ in range(count)]
+        elements = emit.load(builder.add(weight, builder.mul(index, ir.Constant(kind, 2))), 0)
+        sums = []
+        x_part = builder.add(x, builder.mul(index, ir.Constant(kind, 4)))
+        for total in totals:
+            sums.append(emit.multiply_add(elements, emit.load_float(x_part, 0), total))
+            x_part = builder.add(x_part, row_bytes)
+        following = builder.add(index, ir.Constant(kind, width))
+        index.add_incoming(following, body)
+        for total, value in zip(totals, sums, strict=True):
+            total.add_incoming(ir.Constant(emit.vector, [0.0] * width), entry)
+            total.add_incoming(value, body)
+        builder.cbranch(builder.icmp_signed("<", following, inputs), body, done)
+        builder.position_at_end(done)
+        target, out_stride = out, builder.mul(outputs, ir.Constant(kind, 4))
+        for value in sums:
+            builder.store(emit.sum(value), builder.inttoptr(target, FLOAT.as_pointer()))
+            target = builder.add(target, out_stride)
         return context.get_dummy_value()
 
     return signature, generate
