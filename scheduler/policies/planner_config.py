@@ -20,11 +20,11 @@ class PlannerConfig:
     urgent contract's initial slack.
     """
 
-    reserve_alpha: float = 1.8
+    reserve_alpha: float = 1.0
     margin_ms: float = 20.0
     loose_in_flight: int = 12
     class_ratio: float = 2.0
-    idle_step_share: float = 0.15
+    idle_step_share: float = 0.35
 
 
 def planner_from_mapping(section: Mapping[str, Any], source: str) -> PlannerConfig:

@@ -2,7 +2,8 @@
 
 Contracts fall into urgency classes by how much time they allow. A step is filled class by class, most urgent first:
 
-1. live requests of the most urgent class present decode, and their prefills go in whole;
+1. live requests of the most urgent class present decode, and their prefills go in whole unless that costs a more
+   critical one of them its deadline;
 2. they set a limit on the step: a request's slack, less a *reserve* for urgent work that has not arrived yet, is
    spent evenly over the steps it still needs. Less urgent work goes in while the predicted step time stays within
    the limit of every live request above it;
@@ -28,6 +29,9 @@ from superinfer.scheduler.slack import milestones, slack_s
 from superinfer.scheduler.step_builder import StepBuilder
 
 BEST_EFFORT_DEADLINE_S = 1e9
+LOOSE_SHARE = 0.75
+"""Share of the sequences a domain may run beyond which less urgent ones do not enter: requests that were given up hold
+their KV, and must not keep urgent ones out."""
 
 
 @dataclass(slots=True)
@@ -87,7 +91,7 @@ class SlackPolicy:
             if limit_s == math.inf and level > 0:
                 limit_s = self._idle_cap_s(level)
             if limit_s == math.inf:
-                self._serve_whole(builder, live)
+                self._serve_first(builder, live)
             else:
                 self._serve_within(builder, live, limit_s)
             limit_s = min(limit_s, self._limit_s(builder, live, level))
@@ -157,29 +161,39 @@ class SlackPolicy:
             sequence.sequence_id,
         )
 
-    def _serve_whole(self, builder: StepBuilder, live: list[_Live]) -> None:
-        """Every decode and every prefill of the most urgent class, looser work giving way where memory is short."""
+    def _serve_first(self, builder: StepBuilder, live: list[_Live]) -> None:
+        """The most urgent class present: every decode, then prefills, looser work giving way where memory is short.
+
+        A prefill goes in whole unless it would cost a more critical request of the class its deadline.
+        """
         for item in live:
             sequence = item.sequence
             self._make_room(builder, sequence)
             if sequence.status is Status.ROTATED and not builder.rotate_in(sequence):
                 continue
-            if sequence.prefill_left:
-                builder.prefill(sequence, sequence.prefill_left)
-            else:
-                builder.decode(sequence)
+            builder.decode(sequence)
+        limit_s = math.inf
+        for item in live:
+            sequence = item.sequence
+            if sequence.prefill_left and sequence.status is not Status.ROTATED:
+                builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
+            if math.isfinite(item.slack_s):
+                limit_s = min(limit_s, self._bearable_s(sequence, builder.now, rate_load=0.0, margin_s=0.0))
 
     def _serve_within(self, builder: StepBuilder, live: list[_Live], limit_s: float) -> None:
         """Less urgent requests while the step stays within the limit: decodes first, then one prefill chunk."""
         kept, given_up = self._split(builder, live)
         in_flight = sum(item.sequence.status is Status.RUNNING for item in kept)
+        running = len(builder.domain.running)
         for item in (*kept, *given_up):
             self._decode_within(builder, item.sequence, limit_s)
         for item in (*kept, *given_up):
             sequence = item.sequence
             if not sequence.prefill_left or sequence.status is Status.ROTATED:
                 continue
-            if sequence.status is Status.WAITING and in_flight >= self.planner.loose_in_flight:
+            if sequence.status is Status.WAITING and (
+                in_flight >= self.planner.loose_in_flight or running >= LOOSE_SHARE * builder.config.max_running
+            ):
                 continue
             if builder.prefill(sequence, builder.largest_prefill(sequence, limit_s)):
                 return
@@ -206,20 +220,23 @@ class SlackPolicy:
         builder.decode(sequence)
 
     def _limit_s(self, builder: StepBuilder, live: list[_Live], level: int) -> float:
-        """The longest step that every live request of a class can bear."""
+        """The longest step that every live request of a class can bear, with the reserve kept."""
         rate_load = self._rate_load(builder.now, level)
-        limit = math.inf
-        for item in live:
-            sequence = item.sequence
-            own_s = self.model.decode_step_s(sequence.computed)
-            for milestone in milestones(sequence, self.model, builder.now):
-                usable_s = self.decay.time_to_zero_ms(milestone.slack_s * 1e3) / 1e3
-                reserve_s = (
-                    self.planner.reserve_alpha * max(milestone.time_left_s, 0.0) * rate_load
-                    + self.planner.margin_ms / 1e3
-                )
-                limit = min(limit, own_s + (usable_s - reserve_s) / milestone.steps_left)
-        return limit
+        margin_s = self.planner.margin_ms / 1e3
+        return min(
+            (self._bearable_s(i.sequence, builder.now, rate_load=rate_load, margin_s=margin_s) for i in live),
+            default=math.inf,
+        )
+
+    def _bearable_s(self, sequence: SequenceState, now: float, *, rate_load: float, margin_s: float) -> float:
+        """The longest step that a request can bear: its own, and an even share of the slack that is not reserved."""
+        own_s = self.model.decode_step_s(sequence.computed)
+        bearable = math.inf
+        for milestone in milestones(sequence, self.model, now):
+            usable_s = self.decay.time_to_zero_ms(milestone.slack_s * 1e3) / 1e3
+            reserve_s = self.planner.reserve_alpha * max(milestone.time_left_s, 0.0) * rate_load + margin_s
+            bearable = min(bearable, own_s + (usable_s - reserve_s) / milestone.steps_left)
+        return bearable
 
     def _rate_load(self, now: float, level: int) -> float:
         """Share of one domain's time that arrivals at least as urgent as this class will take."""
@@ -257,17 +274,22 @@ class SlackPolicy:
         return [live[i] for i in kept], [live[i] for i in dropped]
 
     def _make_room(self, builder: StepBuilder, sequence: SequenceState) -> None:
-        """Preempt just enough of strictly less urgent work for this sequence's blocks, the least urgent first."""
+        """Preempt just enough of strictly less urgent work for this sequence to run, the least urgent first."""
         needed = builder.blocks_needed(sequence)
-        if builder.domain.device_blocks.free >= needed:
+        if self._has_room(builder, sequence, needed):
             return
         level = self._levels[sequence.request.contract_id]
         victims = sorted(
             (s for s in builder.domain.running.values() if self._levels[s.request.contract_id] > level),
             key=lambda s: (self._levels[s.request.contract_id], s.deadline_s, s.sequence_id),
         )
-        while victims and builder.domain.device_blocks.free < needed:
+        while victims and not self._has_room(builder, sequence, needed):
             builder.preempt(victims.pop())
+
+    @staticmethod
+    def _has_room(builder: StepBuilder, sequence: SequenceState, blocks: int) -> bool:
+        enters = sequence.status is not Status.RUNNING
+        return builder.domain.device_blocks.free >= blocks and (builder.has_room or not enters)
 
 
 def allowed_s(sequence: SequenceState) -> float:
