@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from superinfer.cli.serve.command import api_keys, check_scheduling, context_length, load
+from superinfer.contracts.errors import ContractConflictError, UsageError
+from superinfer.executor.models.source import ModelSource
+
+
+def test_keys_come_from_flags_and_environment_and_leave_the_environment(monkeypatch):
+    monkeypatch.setenv("SUPERINFER_API_KEY", "two three")
+    assert api_keys(["one"]) == ("one", "two", "three")
+    assert "SUPERINFER_API_KEY" not in os.environ
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b"])
+def test_a_key_that_no_client_could_send_is_refused_without_being_shown(key, monkeypatch):
+    monkeypatch.delenv("SUPERINFER_API_KEY", raising=False)
+    with pytest.raises(UsageError, match="--api-key") as raised:
+        api_keys([key])
+    assert "a b" not in str(raised.value)
+
+
+def test_an_unknown_policy_is_refused_with_the_known_ones():
+    with pytest.raises(UsageError, match="luck.*slack"):
+        check_scheduling("luck", None)
+    check_scheduling("fcfs", None)
+
+
+def test_a_decay_profile_is_read_before_anything_starts(tmp_path):
+    with pytest.raises(UsageError, match="missing.yaml"):
+        check_scheduling("slack", tmp_path / "missing.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("nonsense: 1\n")
+    with pytest.raises(UsageError, match=r"broken\.yaml"):
+        check_scheduling("slack", broken)
+
+
+def test_the_default_contract_cannot_be_declared(tmp_path):
+    (tmp_path / "mine.yaml").write_text("service_id: best-effort\nslo: {latency: {p99_ms: 10}}\n")
+    with pytest.raises(ContractConflictError, match="best-effort"):
+        load(tmp_path)
+
+
+def test_without_a_directory_only_the_default_contract_is_there():
+    assert [contract.service_id for contract in load(None).list()] == ["best-effort"]
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "served"), [(2048, None, 2048), (131072, None, 8192), (131072, 20000, 20000), (2048, 100, 100)]
+)
+def test_the_context_is_as_asked_or_the_models_own(tmp_path, own, asked, served):
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": own}))
+    assert context_length(ModelSource("tiny", tmp_path, has_weights=False), asked) == served
+
+
+def test_more_context_than_the_model_has_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2048}))
+    with pytest.raises(UsageError, match=r"--max-model-len 2049.*2048"):
+        context_length(ModelSource("tiny", tmp_path, has_weights=False), 2049)
