@@ -12,8 +12,10 @@ from tokenizers import Tokenizer as Backend
 from superinfer.contracts.errors import ModelError, UsageError
 from superinfer.executor.tokenizer import IncrementalDetokenizer, Tokenizer, load_tokenizer
 
-TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}:{{ m['content'] }}{% endfor %}"
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m['role'] }}:{{ m['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<s>{% endif %}"
+)
 
 
 def write_byte_level_tokenizer(directory: Path, template: str | None) -> None:
