@@ -9,6 +9,7 @@ there rotated in to every block that the sweep uses.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 
 from superinfer.profiler.measure import SweepPoint
@@ -86,9 +87,14 @@ class SweepRunner:
             )
         self._execute(finished=self._live, new_sequences=new)
         self._live = [sequence.sequence_id for sequence in new]
-        before_s = self._waited_s()
+        waited_before_s = self._waited_s()
+        sent_s = time.monotonic()
         step_s = self._execute(sequences=steps).duration_s
-        waited_s = min(self._waited_s() - before_s, step_s)
+        outside_step_s = max(time.monotonic() - sent_s - step_s, 0.0)
+        # The executor may also have waited when the plan woke it up: before the step, so not part of its time.
+        waited_s = max(self._waited_s() - waited_before_s - outside_step_s, 0.0)
+        if waited_s >= step_s:
+            waited_s = 0.0
         self._total_waited_s += waited_s
         self._total_step_s += step_s
         return step_s - waited_s

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from superinfer.profiler.latency_model import LatencyModel, StepShape
+from superinfer.profiler.store import FitErrors
 
 Array = NDArray[np.float64]
 MeasuredStep = tuple[StepShape, float]
@@ -32,15 +33,6 @@ SMALLEST_SCALE = 0.01
 MAX_ROUNDS = 12
 MAX_FOLDS = 24
 OTHER_COLUMNS = 6
-
-
-class FitErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """Relative error |predicted − measured| / measured over steps that the fit had not seen."""
-
-    steps: int
-    shapes: int
-    median_relative_error: float
-    p90_relative_error: float
 
 
 class FitResult(msgspec.Struct, frozen=True, kw_only=True):

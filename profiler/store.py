@@ -12,7 +12,6 @@ import msgspec
 from superinfer.contracts.errors import ModelError
 from superinfer.profiler.architecture import ModelArchitecture
 from superinfer.profiler.cache import cache_dir
-from superinfer.profiler.fit import FitErrors
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.profiler.static import StaticFeatures
 
@@ -70,6 +69,15 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     waited_share: float
     prefill_gflop_per_s: float
     decode_gb_per_s: float
+
+
+class FitErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Relative error |predicted − measured| / measured over steps that the fit had not seen."""
+
+    steps: int
+    shapes: int
+    median_relative_error: float
+    p90_relative_error: float
 
 
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, rename={"format": "schema"}):

@@ -124,6 +124,25 @@ def test_time_that_others_had_the_core_is_taken_off_and_told() -> None:
     assert make_runner(executor).waited_share == 0.0
 
 
+def test_waiting_before_a_short_step_began_is_not_taken_off_its_time() -> None:
+    class SlowToWake(CheckingExecutor):
+        waited_s = 0.0
+
+        def execute(self, plan: StepPlan) -> StepResult:
+            time.sleep(0.02)
+            self.waited_s += 0.02
+            result = super().execute(plan)
+            result.started_s = time.monotonic()
+            time.sleep(0.03)
+            result.finished_s = time.monotonic()
+            return result
+
+    executor = SlowToWake()
+    runner = SweepRunner(executor, vocab_size=100, block_size=BLOCK_SIZE, waited_s=lambda: executor.waited_s)
+    assert runner(ALL_POINTS[0]) >= 0.03
+    assert runner.waited_share == 0.0
+
+
 def test_core_wait_reads_the_kernels_count_and_is_zero_without_one(tmp_path: Path) -> None:
     process = tmp_path / "7"
     process.mkdir()

@@ -10,12 +10,12 @@ import pytest
 
 from superinfer.contracts.errors import ModelError
 from superinfer.profiler.architecture import ModelArchitecture
-from superinfer.profiler.fit import FitErrors
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.profiler.static import static_features
 from superinfer.profiler.store import (
     PROFILE_SCHEMA,
     DeviceFeatures,
+    FitErrors,
     MeasuredPoint,
     Measurement,
     ModelProfile,
