@@ -40,6 +40,7 @@ RequestEvent = Tokens | Finished | Rejected
 ENGINE_ENDED = "engine process ended unexpectedly"
 
 _ALIVE_CHECK_S = 0.2
+_LINGER_MS = 200
 
 
 @dataclass(slots=True)
@@ -61,6 +62,7 @@ class EngineClient:
         self._engine_alive = engine_alive
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 10)
@@ -139,7 +141,7 @@ class EngineClient:
         await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disable_monitor()
-        self._context.destroy(linger=200)
+        self._context.destroy(linger=_LINGER_MS)
 
     async def _events(self, request_id: str, stream: _Stream) -> AsyncIterator[RequestEvent]:
         try:
@@ -158,9 +160,12 @@ class EngineClient:
             self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
 
     async def _receive(self) -> None:
-        while True:
-            for frame in await self._socket.recv_multipart():
-                self._dispatch(self._decoder.decode(frame))
+        try:
+            while True:
+                for frame in await self._socket.recv_multipart():
+                    self._dispatch(self._decoder.decode(frame))
+        except msgspec.MsgspecError as error:
+            self._fail(EngineError(f"the engine at {self._endpoint} speaks another protocol: {error}"))
 
     def _dispatch(self, message: EngineMessage) -> None:
         match message:

@@ -14,6 +14,9 @@ import zmq
 from superinfer.executor.messages import ClientMessage, EngineMessage, Finished, Rejected, Tokens
 from superinfer.scheduler.outputs import FinishOutput, Output, TokenOutput
 
+_MAX_RECEIVED = 256
+"""Sends taken in one wake at most, so that a flood of requests does not keep the workers waiting."""
+
 
 class ClientHub:
     """Receives client messages and sends each client what concerns it, in one send for each wake."""
@@ -32,7 +35,9 @@ class ClientHub:
 
     def receive(self) -> Iterator[tuple[bytes, ClientMessage]]:
         """(client, message) pairs that have come; a message that cannot be read is reported and skipped."""
-        while self.socket.poll(0):
+        for _ in range(_MAX_RECEIVED):
+            if not self.socket.poll(0):
+                return
             client, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
             self._clients.add(client)
             for frame in frames:

@@ -195,7 +195,7 @@ class Engine:
         if worker.state is WorkerState.ENDING:
             worker.reap(now)
         if worker.state is WorkerState.DOWN and worker.timer_s is not None and now >= worker.timer_s:
-            worker.start(now)
+            worker.restart(now)
         if not any(other.may_come_back for other in self._workers):
             raise EngineError("every worker has died and none can be restarted")
 

@@ -32,6 +32,7 @@ class EngineProcess:
         self._directory = ""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
 
     @property
     def _process(self) -> ChildProcess:

@@ -60,7 +60,7 @@ class SupervisedWorker:
         return self._restarts and self.start_failures < MAX_START_FAILURES
 
     def start(self, now: float) -> None:
-        """Start the process; its model loads in the background."""
+        """Start the process; its model loads in the background. OSError where no process can be made."""
         self.process = WorkerProcess(self.config, runner=self._runner)
         self.process.start()
         self.pid = self.process.pid
@@ -96,7 +96,23 @@ class SupervisedWorker:
             return
         self.process.close()
         self.process = None
+        self._come_down(now)
+
+    def restart(self, now: float) -> None:
+        """Start the process again; where that is impossible now, try later."""
+        try:
+            self.start(now)
+        except OSError:
+            if self.process is not None:
+                self.process.close()
+                self.process = None
+            self.failures += 1
+            self.start_failures += 1
+            self._come_down(now)
+
+    def _come_down(self, now: float) -> None:
         self.state = WorkerState.DOWN
+        self.timer_s = None
         if self._restarts:
             backoff_s = min(2.0 ** (self.failures - 2), MAX_RESTART_S)
             self.timer_s = now + (FIRST_RESTART_S if self.failures <= 1 else backoff_s)

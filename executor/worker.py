@@ -102,7 +102,7 @@ def main() -> int:
     die_with_parent()
 
     # Connecting starts ZeroMQ's own thread. It has to precede the pinning, so that this thread stays free
-    # to run on any core: on the worker's, a result would wait there behind the next step.
+    # to run on any core: on the worker's alone a result may have to wait there for the next step to end.
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
     socket.connect(options.endpoint)

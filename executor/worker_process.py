@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -45,6 +46,7 @@ class WorkerProcess:
         self._directory: Path | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
+        self.socket.setsockopt(zmq.LINGER, 0)
         self._encoder = msgspec.msgpack.Encoder()
         self._greetings = msgspec.msgpack.Decoder(WorkerGreeting)
         self._results = msgspec.msgpack.Decoder(StepResult)
@@ -112,8 +114,11 @@ class WorkerProcess:
                 raise EngineError(f"the worker of domain {self.config.domain_id} was not ready within {timeout_s:g} s")
 
     def send(self, plan: StepPlan) -> None:
-        """Queue a plan; a second one may be sent while the first runs."""
-        self.socket.send(self._encoder.encode(plan), zmq.NOBLOCK)
+        """Queue a plan; a second one may be sent while the first runs. What a dead worker is sent is lost."""
+        if self.ready is None:
+            raise EngineError(f"the worker of domain {self.config.domain_id} is not ready for a step")
+        with contextlib.suppress(zmq.Again):
+            self.socket.send(self._encoder.encode(plan), zmq.NOBLOCK)
 
     def try_receive(self) -> StepResult | None:
         """The next step's result if it has come."""
@@ -141,7 +146,8 @@ class WorkerProcess:
         """End the process and remove what it used; safe to call twice."""
         if self._child is not None:
             if self._child.is_alive() and self.ready is not None and not self.socket.closed:
-                self.socket.send(STOP, zmq.NOBLOCK)
+                with contextlib.suppress(zmq.Again):
+                    self.socket.send(STOP, zmq.NOBLOCK)
                 self._child.wait(timeout_s)
             self._child.close(timeout_s)
             self._child = None

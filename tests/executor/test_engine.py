@@ -78,13 +78,16 @@ def test_every_request_gets_its_own_tokens_in_order_from_both_domains(tmp_path):
 
 
 def test_planning_ahead_keeps_the_worker_busy(tmp_path):
-    step_s, tokens = 0.02, 60
+    step_s, tokens = 0.02, 40
 
     async def scenario(client, ready):
-        request = toy_request(0, max_tokens=tokens)
-        start = time.monotonic()
-        assert is_right(request, await collect(client, request))
-        return time.monotonic() - start
+        spent_s = []
+        for i in range(5):  # the best of some tries, since other processes may take the core
+            request = toy_request(i, max_tokens=tokens)
+            start = time.monotonic()
+            assert is_right(request, await collect(client, request))
+            spent_s.append(time.monotonic() - start)
+        return min(spent_s)
 
     with toy_engine(toy_config(tmp_path, step_s=step_s)) as engine:
         spent_s = with_client(engine, scenario)
@@ -282,9 +285,8 @@ def test_closing_under_load_leaves_no_process_and_no_socket_file(tmp_path, toy_p
         assert (await task).end.reason == "error"
         return pids
 
-    engine = toy_engine(toy_config(tmp_path, step_s=0.01, domains=2))
-    engine.start()
-    pids = with_client(engine, scenario)
+    with toy_engine(toy_config(tmp_path, step_s=0.01, domains=2)) as engine:
+        pids = with_client(engine, scenario)
     assert all(map(process_is_gone, pids))
     assert list(toy_processes.iterdir()) == []
 
@@ -352,3 +354,36 @@ def test_an_unknown_policy_is_refused_by_the_launcher(tmp_path):
     config = toy_config(tmp_path, scheduler=SchedulerConfig(policy="lottery"))
     with toy_engine(config) as engine, pytest.raises(Exception, match="lottery"):
         engine.wait_ready(30)
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_in_a_step_is_killed_and_its_requests_go_on(tmp_path):
+    async def scenario(client, ready):
+        request = toy_request(0, max_tokens=100)
+        task = asyncio.create_task(collect(client, request))
+        await asyncio.sleep(0.2)
+        os.kill(ready.domains[0].worker_pid, signal.SIGSTOP)
+        assert is_right(request, await task)
+        assert "hangs in a step" in client.domain_events[0].detail
+        assert process_is_gone(ready.domains[0].worker_pid)
+
+    with toy_engine(toy_config(tmp_path, step_s=0.01)) as engine:
+        with_client(engine, scenario)
+
+
+@pytest.mark.slow
+def test_a_worker_that_can_never_start_again_is_given_up_after_some_tries(tmp_path):
+    async def scenario(client, ready):
+        task = asyncio.create_task(collect(client, toy_request(0, max_tokens=400)))
+        await asyncio.sleep(0.1)
+        os.kill(ready.domains[0].worker_pid, signal.SIGKILL)
+        received = await task
+        assert "none can be restarted" in received.end.error
+        downs = [event for event in client.domain_events if event.state == "down"]
+        assert len(downs) == 6
+        assert downs[-1].detail == "KV cache: 2 GB asked for, 1 GB free"
+        assert downs[-1].time_s - downs[-2].time_s > 4.0
+        await until(lambda: not engine.is_alive())
+
+    with toy_engine(toy_config(tmp_path, model_dir=f"once:{tmp_path}/started")) as engine:
+        with_client(engine, scenario)

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
+from engine_harness import process_is_gone
+from toy_runner import expected_output
 
 from superinfer.contracts.errors import EngineError, ModelError, ResourceError
 from superinfer.executor.config import WorkerConfig
@@ -18,17 +18,10 @@ from superinfer.executor.worker_process import WorkerProcess
 from superinfer.scheduler.request import SamplingParams
 from superinfer.scheduler.steps import NewSequence, SequenceStep, StepPlan, StepResult
 
-SUPPORT = Path(__file__).parent / "support"
-sys.path.insert(0, str(SUPPORT))
-from toy_runner import expected_output  # noqa: E402
-
 RUNNER = "toy_runner:ToyRunner"
 
 
-@pytest.fixture(autouse=True)
-def _support_on_path(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("toy_processes")
 
 
 def worker(model_dir="toy", **options) -> WorkerProcess:
@@ -63,20 +56,7 @@ def receive(process: WorkerProcess, count: int) -> list[StepResult]:
     return results
 
 
-def wait_until_gone(pid: int, timeout_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def test_a_worker_greets_runs_steps_and_leaves_neither_process_nor_socket_file(tmp_path):
+def test_a_worker_greets_runs_steps_and_leaves_neither_process_nor_socket_file(toy_processes):
     with worker() as process:
         ready = process.wait_ready(30)
         assert (ready.domain_id, ready.pid, ready.kv_blocks) == ("0", process.pid, 256)
@@ -86,8 +66,8 @@ def test_a_worker_greets_runs_steps_and_leaves_neither_process_nor_socket_file(t
     tokens = [token for result in results for token in result.tokens]
     assert [token.token_id for token in tokens] == expected_output([5, 6, 7], 3)
     assert [(token.output_index, token.finish) for token in tokens] == [(0, None), (1, None), (2, "length")]
-    assert wait_until_gone(pid)
-    assert list(tmp_path.iterdir()) == []
+    assert process_is_gone(pid)
+    assert list(toy_processes.iterdir()) == []
 
 
 def test_a_second_plan_sent_while_the_first_runs_starts_without_delay():
@@ -120,17 +100,15 @@ def test_a_worker_is_pinned_to_its_cores():
         ("toy", {"cores": [4000]}, ResourceError, "cores [4000]: Invalid argument"),
     ],
 )
-def test_a_worker_that_cannot_start_raises_its_own_error_in_one_line(
-    tmp_path, model_dir, options, kind, message
-):
+def test_a_worker_that_cannot_start_raises_its_own_error_in_one_line(toy_processes, model_dir, options, kind, message):
     with worker(model_dir, **options) as process:
         with pytest.raises(kind) as raised:
             process.wait_ready(30)
         pid = process.pid
     assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)
-    assert wait_until_gone(pid)
-    assert list(tmp_path.iterdir()) == []
+    assert process_is_gone(pid)
+    assert list(toy_processes.iterdir()) == []
 
 
 def test_an_exception_in_a_step_is_reported_in_one_line_and_ends_the_worker():
@@ -139,7 +117,7 @@ def test_an_exception_in_a_step_is_reported_in_one_line_and_ends_the_worker():
         process.send(prefill(0, [29_999], 1))
         (result,) = receive(process, 1)
         assert result.error == "RuntimeError: token 29999 breaks the toy"
-        assert wait_until_gone(process.pid)
+        assert process_is_gone(process.pid)
         assert not process.is_alive()
 
 
@@ -152,13 +130,12 @@ def test_sigkill_of_the_worker_ends_a_waiting_execute_with_an_error():
             process.execute(plan(1))
 
 
-def test_a_hanging_worker_dies_with_its_parent(tmp_path):
+def test_a_hanging_worker_dies_with_its_parent(toy_processes):
     program = f"""
-import sys, tempfile, time
+import time
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.worker_process import WorkerProcess
 from superinfer.scheduler.steps import StepPlan
-tempfile.tempdir = {str(tmp_path)!r}
 process = WorkerProcess(WorkerConfig(domain_id="0", model_dir="hanging"), runner={RUNNER!r})
 process.start()
 process.wait_ready(30)
@@ -171,5 +148,20 @@ time.sleep(60)
     pid = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
-    assert wait_until_gone(pid)
-    assert list(tmp_path.iterdir()) == []
+    assert process_is_gone(pid)
+    assert list(toy_processes.iterdir()) == []
+
+
+def test_a_plan_for_a_worker_that_is_not_ready_is_an_error():
+    with worker() as process, pytest.raises(EngineError, match="not ready"):
+        process.send(plan(0))
+
+
+def test_a_plan_for_a_dead_worker_is_lost_without_an_exception():
+    with worker() as process:
+        process.wait_ready(30)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process_is_gone(process.pid)
+        time.sleep(0.05)
+        process.send(plan(0))
+        assert process.try_receive() is None

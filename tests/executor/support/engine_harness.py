@@ -58,7 +58,7 @@ def write_profile(path: Path, step_s: float) -> Path:
         created="2026-01-01T00:00:00+00:00",
         architecture=architecture,
         static=static_features(architecture, "float32"),
-        measured=Measurement(points=[], wall_s=0.0, prefill_gflop_per_s=1.0, decode_gb_per_s=1.0),
+        measured=Measurement(points=[], wall_s=0.0, waited_share=0.0, prefill_gflop_per_s=1.0, decode_gb_per_s=1.0),
         latency=latency_constants(model),
         fit=FitErrors(steps=0, shapes=0, median_relative_error=0.0, p90_relative_error=0.0),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
+from pathlib import Path
 
 from superinfer.contracts.errors import ModelError, ResourceError
 from superinfer.executor.config import WorkerConfig
@@ -51,6 +52,11 @@ class ToyRunner:
             raise RuntimeError("the runner has\na bug")
         if mode == "suicide":
             os._exit(9)
+        if mode == "once":  # the rest names a file that the first start leaves behind
+            if Path(seconds).exists():
+                raise ResourceError("KV cache: 2 GB asked for, 1 GB free")
+            Path(seconds).touch()
+            seconds = "0.005"
         self.kv_blocks = KV_BLOCKS
         self.max_model_len = config.max_model_len - 8 if mode == "short" else config.max_model_len
         self._fail_token = 29_999 if mode == "failing" else None
