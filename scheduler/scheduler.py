@@ -107,7 +107,8 @@ class Scheduler:
         domain = self.domains[domain_id]
         if not domain.is_up:
             return None
-        builder = StepBuilder(domain, self.queues, self.model, self.config, now)
+        domains_up = sum(d.is_up for d in self.domains.values())
+        builder = StepBuilder(domain, self.queues, self.model, self.config, now, domains_up=domains_up)
         self.policy.compose(builder)
         if not (builder.steps or domain.finished or builder.rotate_out_list or builder.rotate_in_list):
             return None

@@ -24,12 +24,15 @@ class StepBuilder:
         model: LatencyModel,
         config: SchedulerConfig,
         now: float,
+        *,
+        domains_up: int = 1,
     ) -> None:
         self.domain = domain
         self.queues = queues
         self.model = model
         self.config = config
         self.now = now
+        self.domains_up = domains_up
         self.shape = StepShape()
         self.steps: list[SequenceStep] = []
         self.sequences: list[SequenceState] = []

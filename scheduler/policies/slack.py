@@ -53,12 +53,10 @@ class SlackPolicy:
         *,
         decay: DecayProfile | None = None,
         planner: PlannerConfig | None = None,
-        domains_up: int = 1,
     ) -> None:
         self.model = model
         self.decay = decay or DecayProfile()
         self.planner = planner or PlannerConfig()
-        self.domains_up = domains_up
         self._loads: dict[str, ContractLoad] = {}
         self._levels: dict[str, int] = {}
 
@@ -221,7 +219,7 @@ class SlackPolicy:
 
     def _limit_s(self, builder: StepBuilder, live: list[_Live], level: int) -> float:
         """The longest step that every live request of a class can bear, with the reserve kept."""
-        rate_load = self._rate_load(builder.now, level)
+        rate_load = self._rate_load(builder, level)
         margin_s = self.planner.margin_ms / 1e3
         return min(
             (self._bearable_s(i.sequence, builder.now, rate_load=rate_load, margin_s=margin_s) for i in live),
@@ -238,10 +236,10 @@ class SlackPolicy:
             bearable = min(bearable, own_s + (usable_s - reserve_s) / milestone.steps_left)
         return bearable
 
-    def _rate_load(self, now: float, level: int) -> float:
+    def _rate_load(self, builder: StepBuilder, level: int) -> float:
         """Share of one domain's time that arrivals at least as urgent as this class will take."""
         return sum(
-            load.rate.per_second(now) * load.device_s / max(self.domains_up, 1)
+            load.rate.per_second(builder.now) * load.device_s / builder.domains_up
             for contract_id, load in self._loads.items()
             if self._levels[contract_id] <= level
         )
@@ -259,7 +257,7 @@ class SlackPolicy:
         if not live:
             return [], []
         level = self._levels[live[0].sequence.request.contract_id]
-        busy = min(self._rate_load(builder.now, level - 1), 0.95) if level else 0.0
+        busy = min(self._rate_load(builder, level - 1), 0.95) if level else 0.0
         batch = max(min(len(live), self.planner.loose_in_flight), 1)
         token_s = self.model.shared_decode_s(batch, live[0].sequence.computed)
         prompt_token_s = self.model.prefill_token_s

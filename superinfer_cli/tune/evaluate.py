@@ -68,12 +68,7 @@ class Bench:
 
     def run(self, settings: Settings, requests: Sequence[Request], seed: int) -> Score:
         """Simulate one seed's requests under the slack policy with these settings."""
-        policy = SlackPolicy(
-            self.model.fresh(),
-            decay=settings.decay,
-            planner=settings.planner,
-            domains_up=self.scenario.domains,
-        )
+        policy = SlackPolicy(self.model.fresh(), decay=settings.decay, planner=settings.planner)
         result = simulate(
             list(requests),
             contracts=list(self.contracts.values()),
