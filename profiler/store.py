@@ -66,9 +66,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     points: list[MeasuredPoint]
     wall_s: float
-    waited_share: float
     prefill_gflop_per_s: float
     decode_gb_per_s: float
+    waited_share: float = 0.0
 
 
 class FitErrors(msgspec.Struct, frozen=True, kw_only=True):
