@@ -15,8 +15,8 @@ from superinfer.executor.kv_cache import KVCache, block_bytes, plan_device_block
 from superinfer.executor.model.architecture import Architecture, load_architecture
 from superinfer.executor.model.decoder import Decoder
 from superinfer.executor.model.memory import available_memory_bytes, format_bytes
-from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights, WeightSource
 from superinfer.executor.model.small_linear import TOKEN_TILE
+from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights, WeightSource
 from superinfer.executor.sampling import greedy, sample
 from superinfer.executor.sequence import Sequence
 from superinfer.scheduler.request import SamplingParams

@@ -1,4 +1,4 @@
-"""A linear layer for few tokens, bound by the bytes of its weight, which it reads as bfloat16 and multiplies in float32.
+"""A linear layer for few tokens, bound by its weight's bytes: read as bfloat16, multiplied in float32.
 
 Checkpoints store bfloat16; widened on the fly it gives the same products as a float32 copy for half the bytes.
 """
