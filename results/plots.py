@@ -171,7 +171,7 @@ def fault_timeline_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
                     textcoords="offset points",
                     fontsize=8,
                 )
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.15 * axes.get_ylim()[1])  # room for the mark of the fault
             axes.set_ylabel("latency, s")
             axes.set_title(run.policy, loc="left", fontsize=9)
         panels[-1][0].set_xlabel("scheduled send time, s (shaded: domain down; dashed: deadlines)")
