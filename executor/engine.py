@@ -1,17 +1,11 @@
-"""The engine process: one scheduler, its clients, and one supervised worker process per fault domain.
+"""The engine: one scheduler, its clients, and one supervised worker process per fault domain.
 
-`python -m superinfer.executor.engine --directory DIR --runner module:Class`, with an EngineConfig as
-msgpack on standard input, which is also its lifeline. One thread, one loop: it sleeps in a poll until a
-client, a worker, a worker's death or a timer wakes it.
+One thread, one loop: it sleeps in a poll until a client, a worker, a worker's death or a timer wakes it.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
-import shutil
-import signal
 import sys
 import time
 from pathlib import Path
@@ -23,8 +17,6 @@ import zmq
 from superinfer.contracts.errors import EngineError, SuperInferError
 from superinfer.executor.client_hub import ClientHub
 from superinfer.executor.config import EngineConfig, WorkerConfig
-from superinfer.executor.cores import assign_cores
-from superinfer.executor.lifeline import read_settings
 from superinfer.executor.messages import (
     Abort,
     ClientMessage,
@@ -325,35 +317,3 @@ def _stats_message(stats: SchedulerStats) -> Stats:
         for service_id, counts in stats.contracts.items()
     ]
     return Stats(**fields)
-
-
-def engine_endpoint(directory: str) -> str:
-    """Where the engine that uses this directory listens."""
-    return f"ipc://{directory}/engine.sock"
-
-
-def main() -> int:
-    """Run the engine process; the exit code is that of the error that ended it."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--directory", required=True, help="holds engine.sock; removed at the end")
-    arguments.add_argument("--runner", default=DEFAULT_RUNNER)
-    options = arguments.parse_args()
-    config = msgspec.msgpack.decode(read_settings(), type=EngineConfig)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    worker_cores, engine_cores = assign_cores(config.domains, list(os.sched_getaffinity(0)))
-    os.sched_setaffinity(0, engine_cores)
-    engine = Engine(
-        config,
-        engine_endpoint(options.directory),
-        runner=options.runner,
-        worker_cores=worker_cores,
-        lifeline=0,
-    )
-    try:
-        return engine.run()
-    finally:
-        shutil.rmtree(options.directory, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,7 @@ import zmq
 from superinfer.contracts.errors import EngineError
 from superinfer.executor.child_process import ChildProcess
 from superinfer.executor.config import EngineConfig
-from superinfer.executor.engine import engine_endpoint
+from superinfer.executor.engine_main import engine_endpoint
 from superinfer.executor.messages import EngineFailed, EngineMessage, EngineReady, Hello
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.executor.worker_messages import rebuild_error
@@ -63,7 +63,7 @@ class EngineProcess:
         """Start the process; it starts its workers, which load the model in the background."""
         self._directory = str(make_socket_directory())
         self._child = ChildProcess(
-            "superinfer.executor.engine",
+            "superinfer.executor.engine_main",
             ["--directory", self._directory, "--runner", self._runner],
             msgspec.msgpack.encode(self._config),
         )

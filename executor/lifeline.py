@@ -13,12 +13,12 @@ import os
 import select
 import signal
 import struct
-from typing import BinaryIO
+from typing import IO
 
 _LENGTH = struct.Struct("<Q")
 
 
-def write_settings(pipe: BinaryIO, settings: bytes) -> None:
+def write_settings(pipe: IO[bytes], settings: bytes) -> None:
     """Send `settings` to the child at the other end of `pipe`, which stays open."""
     pipe.write(_LENGTH.pack(len(settings)) + settings)
     pipe.flush()

@@ -157,7 +157,8 @@ class WorkerProcess:
     def _receive(self, timeout_ms: int) -> bytes | None:
         if not self.socket.poll(timeout_ms):
             return None
-        return self.socket.recv(zmq.NOBLOCK)
+        frame: bytes = self.socket.recv(zmq.NOBLOCK)
+        return frame
 
     def _wait(self, deadline_s: float | None) -> None:
         """Wait for a message or for the end of the process, until `deadline_s`."""
