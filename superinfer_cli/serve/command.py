@@ -282,6 +282,7 @@ def run(
                 log_level=log_level,
                 on_ready=on_ready,
                 engine_is_alive=engine.is_alive,
+                domain_events=client.domain_events,
             )
             if not stopped:
                 await client.stats()  # raises with what the engine said last

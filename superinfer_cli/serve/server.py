@@ -8,13 +8,14 @@ import logging.config
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from superinfer.cli.serve.state import Service
+from superinfer.executor.messages import DomainEvent
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +52,12 @@ async def run_server(
     log_level: str,
     on_ready: Callable[[], None],
     engine_is_alive: Callable[[], bool],
+    domain_events: Sequence[DomainEvent] = (),
 ) -> bool:
     """Serve until SIGINT or SIGTERM and return True, or until the engine process ends and return False.
 
     After the first signal, requests in flight have `grace_s` seconds to finish before they are aborted; a second
-    signal ends them at once.
+    signal ends them at once. What is appended to `domain_events` is logged.
     """
     service: Service = app.state.service
     configure_logging(log_level)
@@ -78,7 +80,7 @@ async def run_server(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
-    watching = asyncio.create_task(_watch_engine(engine_is_alive))
+    watching = asyncio.create_task(_watch_engine(engine_is_alive, domain_events))
     try:
         await _first_of(serving, watching, stop_asked.wait())
         if not stop_asked.is_set():
@@ -113,9 +115,15 @@ def _cut_connections(server: Server) -> None:
         connection.transport.close()
 
 
-async def _watch_engine(engine_is_alive: Callable[[], bool]) -> None:
-    """Return once the engine has ended and streams have had time to tell their clients."""
+async def _watch_engine(engine_is_alive: Callable[[], bool], domain_events: Sequence[DomainEvent]) -> None:
+    """Log what happens to domains; return once the engine has ended and streams have had time to tell their clients."""
+    logged = 0
     while engine_is_alive():
+        for event in domain_events[logged:]:
+            log = logger.warning if event.state == "down" else logger.info
+            moved = f", {event.moved_requests} requests moved" if event.moved_requests else ""
+            log("domain %s is %s%s%s", event.domain_id, event.state, moved, f": {event.detail}" if event.detail else "")
+        logged = len(domain_events)
         await asyncio.sleep(ENGINE_CHECK_S)
     await asyncio.sleep(ENGINE_CHECK_S)
 

@@ -25,13 +25,13 @@ def test_a_key_that_no_client_could_send_is_refused_without_being_shown(key, mon
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="luck.*slack"):
+    with pytest.raises(UsageError, match=r"luck.*slack"):
         check_scheduling("luck", None)
     check_scheduling("fcfs", None)
 
 
 def test_a_decay_profile_is_read_before_anything_starts(tmp_path):
-    with pytest.raises(UsageError, match="missing.yaml"):
+    with pytest.raises(UsageError, match=r"missing\.yaml"):
         check_scheduling("slack", tmp_path / "missing.yaml")
     broken = tmp_path / "broken.yaml"
     broken.write_text("nonsense: 1\n")

@@ -12,6 +12,7 @@ import pytest
 
 from superinfer.cli.serve.address import bind, listen
 from superinfer.cli.serve.server import run_server
+from superinfer.executor.messages import DomainEvent
 
 pytestmark = pytest.mark.anyio
 
@@ -21,6 +22,7 @@ class Running:
 
     def __init__(self, app, engine, grace_s: float) -> None:
         self.engine_is_alive = True
+        self.domain_events: list[DomainEvent] = []
         self.engine = engine
         self.bound = bind("127.0.0.1", 0)
         self.port = self.bound.getsockname()[1]
@@ -31,9 +33,10 @@ class Running:
                 app,
                 self.bound,
                 grace_s=grace_s,
-                log_level="error",
+                log_level="warning",
                 on_ready=self.ready.set,
                 engine_is_alive=lambda: self.engine_is_alive,
+                domain_events=self.domain_events,
             )
         )
         self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=20)
@@ -136,3 +139,13 @@ async def test_the_end_of_the_engine_ends_the_server(start):
     server = await start()
     server.engine_is_alive = False
     assert await server.ended() is False
+
+
+async def test_a_domain_that_dies_is_logged_once_with_what_moved(start, capfd):
+    server = await start()
+    event = DomainEvent("0", "down", 1.0, 42, moved_requests=3, detail="was killed by SIGKILL")
+    server.domain_events.append(event)
+    await asyncio.sleep(1.5)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "domain 0 is down" in line]
+    assert len(lines) == 1
+    assert "3 requests moved: was killed by SIGKILL" in lines[0]
