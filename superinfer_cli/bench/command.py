@@ -52,7 +52,8 @@ def bench(
 
     Ends in a table, pictures and a run folder. Exit code 7 when the engine failed.
     """
-    from superinfer.cli.bench.session import BenchOptions, raise_engine_error, run_bench
+    from superinfer.cli.bench.plan import BenchOptions
+    from superinfer.cli.bench.session import raise_engine_error, run_bench
     from superinfer.cli.serve.sizes import parse_bytes
 
     options = BenchOptions(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import platform
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -13,44 +11,13 @@ from typing import Any
 
 import msgspec
 
-from superinfer.cli.bench.bounds import build_contracts
-from superinfer.cli.bench.capacity import capacity_rps
-from superinfer.cli.bench.run import Load, longest_request, run_policy
-from superinfer.cli.bench.scenario import Scenario, load_scenario, override
-from superinfer.cli.bench.workload import Encode, build_warmup, build_workload, encode_by_hash
+from superinfer.cli.bench.plan import BenchOptions, Plan, engine_config, make_plan, resolve_scenario
+from superinfer.cli.bench.run import run_policy
 from superinfer.cli.console import err
-from superinfer.cli.profile import ensure_profile
 from superinfer.contracts.contract import SLOContract
-from superinfer.contracts.errors import EngineError, ModelError, UsageError
-from superinfer.executor.config import DType, EngineConfig
-from superinfer.executor.models.catalog import resolve_model
-from superinfer.executor.models.source import ModelSource
-from superinfer.executor.tokenizer import load_tokenizer
-from superinfer.profiler.store import ModelProfile, load_profile
+from superinfer.contracts.errors import EngineError
 from superinfer.results.run_folder import check_run_folder, write_run_folder
 from superinfer.results.summary import PolicyRun, summarize
-from superinfer.scheduler.config import SchedulerConfig
-from superinfer.scheduler.policies.registry import check_policy
-
-
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
-    """What the command line asks for; None leaves a value to the scenario."""
-
-    scenario: str
-    model: str
-    policies: list[str]
-    requests: int | None
-    load: float | None
-    rate_rps: float | None
-    seed: int
-    domains: int | None
-    slo_scale: float
-    dtype: DType
-    random_weights: bool
-    kv_cache_bytes: int | None
-    out: Path | None
-    force: bool
 
 
 @dataclass(slots=True)
@@ -60,20 +27,6 @@ class BenchResult:
     summary: dict[str, Any]
     folder: Path
     engine_error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything that is settled before the first engine starts."""
-
-    scenario: Scenario
-    source: ModelSource
-    profile_path: Path
-    profile: ModelProfile
-    load: Load
-    rate_rps: float
-    capacity_rps: float
-    max_model_len: int
 
 
 def run_bench(options: BenchOptions) -> BenchResult:
@@ -113,107 +66,6 @@ def run_bench(options: BenchOptions) -> BenchResult:
     )
     written = write_run_folder(folder, config=_config(options, plan), summary=summary, runs=runs, force=options.force)
     return BenchResult(summary, written, engine_error)
-
-
-def resolve_scenario(options: BenchOptions) -> Scenario:
-    """The scenario with the command line's changes; UsageError for any option that is out of range."""
-    for policy in options.policies:
-        check_policy(policy)
-    if twice := {policy for policy in options.policies if options.policies.count(policy) > 1}:
-        raise UsageError(f"--policy {sorted(twice)[0]}: given twice; name each policy once")
-    if options.load is not None and options.rate_rps is not None:
-        raise UsageError("--load and --rate: give one of them")
-    for flag, value in (("--load", options.load), ("--rate", options.rate_rps), ("--slo-scale", options.slo_scale)):
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise UsageError(f"{flag} {value}: a number above 0 is needed")
-    scenario = load_scenario(options.scenario)
-    changes: dict[str, Any] = {}
-    if options.requests is not None:
-        changes["requests"] = options.requests
-    if options.domains is not None:
-        changes["domains"] = options.domains
-    if options.load is not None or options.rate_rps is not None:
-        changes |= {"load": options.load, "rate_rps": options.rate_rps}
-    return override(scenario, changes) if changes else scenario
-
-
-def make_plan(options: BenchOptions, scenario: Scenario) -> Plan:
-    """Find the model, its profile (measured on first use), the bounds, the rate, and every request."""
-    source = resolve_model(options.model, progress=_download_note())
-    if not (source.has_weights or options.random_weights):
-        raise ModelError(f"model {source.name}: has no weights; --random-weights benches its shapes")
-    profile_path = ensure_profile(source, options.dtype, random_weights=options.random_weights, console=err)
-    profile = load_profile(profile_path)
-    model = profile.latency_model
-    capacity = capacity_rps(profile, scenario, scenario.domains)
-    rate = scenario.rate_rps if scenario.rate_rps is not None else capacity * (scenario.load or 1.0)
-    encode = _encoder(source, profile)
-    load = Load(
-        warmup=build_warmup(scenario, seed=options.seed, encode=encode),
-        workload=build_workload(scenario, seed=options.seed, rate_rps=rate, encode=encode),
-        contracts=build_contracts(scenario, model, slo_scale=options.slo_scale),
-        faults=list(scenario.faults),
-        model=model,
-    )
-    return Plan(
-        scenario=scenario,
-        source=source,
-        profile_path=profile_path,
-        profile=profile,
-        load=load,
-        rate_rps=rate,
-        capacity_rps=capacity,
-        max_model_len=_max_model_len(load, profile, scenario),
-    )
-
-
-def engine_config(options: BenchOptions, plan: Plan, policy: str) -> EngineConfig:
-    """The engine under test; only the policy differs between the runs of one bench."""
-    return EngineConfig(
-        model_dir=str(plan.source.directory),
-        profile_path=str(plan.profile_path),
-        domains=plan.scenario.domains,
-        dtype=options.dtype,
-        random_weights=options.random_weights,
-        kv_cache_bytes=options.kv_cache_bytes,
-        scheduler=SchedulerConfig(policy=policy, max_model_len=plan.max_model_len),
-        contracts=list(plan.load.contracts.values()),
-    )
-
-
-def _max_model_len(load: Load, profile: ModelProfile, scenario: Scenario) -> int:
-    """The default, or what the longest request needs; UsageError where the model cannot hold that."""
-    longest = longest_request([*load.workload, *load.warmup])
-    limit = profile.architecture.max_position
-    if limit is not None and longest > limit:
-        raise UsageError(
-            f"scenario {scenario.name}: a request of {longest} tokens does not fit the model's context of {limit}; "
-            "shorten prompt_tokens or output_tokens"
-        )
-    wanted = max(SchedulerConfig().max_model_len, longest)
-    return wanted if limit is None else min(wanted, limit)
-
-
-def _encoder(source: ModelSource, profile: ModelProfile) -> Encode:
-    """The model's own tokenizer; random weights may come without one."""
-    try:
-        return load_tokenizer(source.directory).encode
-    except ModelError:
-        if source.has_weights:
-            raise
-        return encode_by_hash(profile.architecture.vocab_size)
-
-
-def _download_note() -> Callable[[str, int, int], None]:
-    """Progress of a model's first use: one line per stage."""
-    seen: set[str] = set()
-
-    def note(stage: str, done: int, total: int) -> None:
-        if stage not in seen:
-            seen.add(stage)
-            err.print(f"model: {stage}", highlight=False)
-
-    return note
 
 
 def _announce(plan: Plan, policies: list[str]) -> None:

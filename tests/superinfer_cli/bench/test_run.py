@@ -11,7 +11,7 @@ from engine_harness import RUNNER, toy_config
 from toy_runner import expected_output
 from typer.testing import CliRunner
 
-from superinfer.cli.bench import session
+from superinfer.cli.bench import plan, session
 from superinfer.cli.bench.bounds import build_contracts
 from superinfer.cli.bench.progress import LoadProgress
 from superinfer.cli.bench.run import Load, run_policy
@@ -103,10 +103,10 @@ def toy_bench(monkeypatch, tmp_path):
     """`superinfer bench` with the toy model in the place of a real one."""
     config = toy_config(tmp_path, step_s=0.01)
 
-    monkeypatch.setattr(session, "resolve_model", lambda name, progress: ModelSource(name, tmp_path, True))
-    monkeypatch.setattr(session, "ensure_profile", lambda *args, **options: config.profile_path)
-    monkeypatch.setattr(session, "load_profile", lambda path: load_profile(tmp_path / "profile.json"))
-    monkeypatch.setattr(session, "_encoder", lambda source, profile: ENCODE)
+    monkeypatch.setattr(plan, "resolve_model", lambda name, progress: ModelSource(name, tmp_path, True))
+    monkeypatch.setattr(plan, "ensure_profile", lambda *args, **options: config.profile_path)
+    monkeypatch.setattr(plan, "load_profile", lambda path: load_profile(tmp_path / "profile.json"))
+    monkeypatch.setattr(plan, "_encoder", lambda source, profile: ENCODE)
 
     def run_toy(engine_config, load):
         engine_config.model_dir = "toy:0.01"
