@@ -16,7 +16,7 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     """One worker process. `cores` are the CPU numbers it is pinned to; empty leaves it unpinned.
 
     `dtype` "auto" is bfloat16 where the CPU multiplies it in hardware (AVX512-BF16, AMX), float32 elsewhere.
-    `kv_cache_bytes` None takes a share of the free memory.
+    `kv_cache_bytes` None takes a share of the free memory, which `workers` workers divide among them.
     """
 
     domain_id: str
@@ -24,6 +24,7 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     dtype: DType = "auto"
     random_weights: bool = False
     kv_cache_bytes: int | None = None
+    workers: int = 1
     host_blocks: int = 0
     block_size: int = 16
     max_model_len: int = 2048

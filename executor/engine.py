@@ -302,6 +302,7 @@ def _worker_config(config: EngineConfig, domain_id: str, cores: list[int]) -> Wo
         dtype=config.dtype,
         random_weights=config.random_weights,
         kv_cache_bytes=config.kv_cache_bytes,
+        workers=config.domains,
         host_blocks=config.scheduler.host_blocks,
         block_size=config.scheduler.block_size,
         max_model_len=config.scheduler.max_model_len,

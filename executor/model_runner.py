@@ -57,7 +57,7 @@ class ModelRunner:
             max_model_len=self.max_model_len,
             host_blocks=config.host_blocks,
             kv_cache_bytes=config.kv_cache_bytes,
-            available_bytes=available_memory_bytes(),
+            available_bytes=available_memory_bytes() // config.workers,
         )
         self._cache = KVCache(
             architecture,

@@ -157,12 +157,13 @@ class Scheduler:
     def domain_failed(self, domain_id: str, now: float) -> tuple[int, list[Output]]:
         """A domain died with everything on it: its requests wait again, to be recomputed elsewhere.
 
-        Returns how many moved, and the ends of those that were present at too many deaths: a request that kills its
-        worker must not kill every worker.
+        Returns how many moved, and the ends of those that were in a step in flight at too many deaths: a request that
+        kills its worker must not kill every worker.
         """
         domain = self.domains[domain_id]
         domain.is_up = False
         members = [*domain.running.values(), *domain.rotated.values()]
+        suspects = {s.sequence_id for step in domain.in_flight.values() for s in step.sequences}
         domain.running.clear()
         domain.rotated.clear()
         domain.in_flight.clear()
@@ -171,7 +172,7 @@ class Scheduler:
         ended: list[Output] = []
         for sequence in members:
             sequence.blocks, sequence.host_blocks = [], []
-            sequence.domain_deaths += 1
+            sequence.domain_deaths += sequence.sequence_id in suspects
             if sequence.domain_deaths >= MAX_DOMAIN_DEATHS:
                 error = f"the worker died {sequence.domain_deaths} times while it ran this request"
                 ended.append(self._finish(sequence, now, "error", error))
