@@ -19,7 +19,7 @@ from superinfer.scheduler.outputs import FinishOutput, TokenOutput
 from superinfer.scheduler.policies.base import Policy
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.scheduler import Scheduler
-from superinfer.scheduler.steps import SampledToken, StepPlan, StepResult
+from superinfer.scheduler.steps import FinishReason, SampledToken, StepPlan, StepResult
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class SimulatedDevice:
                 shape.add_prefill(step.start, step.count, samples=samples)
             if samples:
                 held.outputs += 1
-                finish = "length" if held.outputs == held.max_tokens else None
+                finish: FinishReason | None = "length" if held.outputs == held.max_tokens else None
                 tokens.append(SampledToken(step.sequence_id, held.outputs - 1, 0, finish))
         noise = math.exp(self._random.gauss(0.0, self.sigma)) if self.sigma else 1.0
         duration = self.model.uncorrected_step_s(shape) * noise

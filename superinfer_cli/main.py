@@ -14,8 +14,8 @@ from superinfer.cli.tune import command as tune_command
 from superinfer.contracts.errors import SuperInferError
 
 EXIT_CODES = """Exit codes: 0 done, 1 unexpected failure, 2 wrong argument or scenario, 3 model not found or not
-supported, 4 malformed or conflicting contract, 5 not enough memory or another resource, 6 address in use, 7 engine failure,
-130 interrupted."""
+supported, 4 malformed or conflicting contract, 5 not enough memory or another resource, 6 address in use,
+7 engine failure, 130 interrupted."""
 
 app = typer.Typer(
     name="superinfer",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -16,7 +17,7 @@ def tune(
     seed: int = typer.Option(0, help="Seed of the search itself."),
     load: float | None = typer.Option(None, min=0.01, help="Offered rate as a share of capacity."),
     requests: int | None = typer.Option(None, min=1, help="Requests per simulated run."),
-    dtype: str = typer.Option("auto", help="auto, float32 or bfloat16: which profile to use."),
+    dtype: Literal["auto", "float32", "bfloat16"] = typer.Option("auto", help="Which profile to use."),
     out: Path = typer.Option(Path("slack_decay_profile.yaml"), help="File to write; a .png goes beside it."),
     as_json: bool = typer.Option(False, "--json", help="Print the verdict as JSON on stdout."),
 ) -> None:

@@ -110,9 +110,7 @@ def test_a_directory_and_its_config_file_load_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "{", "[1]", b"\xff\xfe"])
-def test_an_unreadable_config_is_one_error_that_names_the_file(
-    tmp_path: Path, text: str | bytes | None
-) -> None:
+def test_an_unreadable_config_is_one_error_that_names_the_file(tmp_path: Path, text: str | bytes | None) -> None:
     file = tmp_path / "config.json"
     if isinstance(text, str):
         file.write_text(text)
