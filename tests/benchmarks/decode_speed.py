@@ -1,4 +1,4 @@
-"""Decode and prefill tokens/s of our ModelRunner beside transformers' `generate`: same weights, threads and type, one run.
+"""Decode and prefill tokens/s of our ModelRunner beside transformers' `generate`, same weights, in one run.
 
     python tests/benchmarks/decode_speed.py [--model DIR or name] [--threads 1] [--dtype float32] [--json]
 

@@ -82,6 +82,7 @@ class Driver:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     finishes: dict[int, str | None] = field(default_factory=dict)
     rotated: dict[int, list[int]] = field(default_factory=dict)
+    left_host: list[int] = field(default_factory=list)
     plan: StepPlan = field(init=False)
     step_id: int = 0
 
@@ -142,7 +143,8 @@ class Driver:
         self.blocks[sequence_id] = [self.free.pop(0) for _ in hosts]
         pairs = list(zip(hosts, self.blocks[sequence_id], strict=True))
         self.plan.rotate_in.append(Rotation(sequence_id=sequence_id, pairs=pairs))
-        self.free_host += hosts
+        # A plan rotates out before it rotates in, so these may not be written to until the next one.
+        self.left_host += hosts
 
     def forget(self, sequence_id: int) -> None:
         self.plan.finished.append(sequence_id)
@@ -151,6 +153,8 @@ class Driver:
     def run(self) -> list[SampledToken]:
         """Execute what was planned since the last call."""
         result = self.runner.execute(self.plan)
+        self.free_host += self.left_host
+        self.left_host = []
         self._fresh()
         for token in result.tokens:
             assert token.output_index == len(self.tokens[token.sequence_id])

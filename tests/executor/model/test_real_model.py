@@ -18,7 +18,7 @@ from superinfer.scheduler.steps import NewSequence, SequenceStep, StepPlan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-PROMPTS, OUTPUT = 32, 16
+PROMPTS, OUTPUT = 32, 12
 SENTENCES = (
     "The committee met on Tuesday to discuss the budget of the harbour. ",
     "Write a function that returns the median of a list of numbers. ",
@@ -122,7 +122,7 @@ def log_probabilities(directory: Path, dtype: DType, prompts: list[list[int]]) -
 def test_bfloat16_log_probabilities_stay_near_float32(
     directory: Path, prompts: list[list[int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = prompts[4:24:4]
+    chosen = prompts[4:20:4]
     full, half = (log_probabilities(directory, dtype, chosen) for dtype in ("float32", "bfloat16"))
     likely = [f > f.max() - 10 for f in full]
     differences = torch.cat([(f - h).abs()[mask] for f, h, mask in zip(full, half, likely, strict=True)])
