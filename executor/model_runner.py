@@ -140,7 +140,7 @@ class ModelRunner:
 
     def _sample(self, logits: np.ndarray, sequences: list[Sequence]) -> list[SampledToken]:
         """One token for each row of the logits; greedy rows are taken all at once."""
-        best = greedy(logits) if sequences else []
+        best = greedy(logits)
         tokens = []
         for row, sequence in enumerate(sequences):
             params = sequence.sampling

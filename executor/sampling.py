@@ -19,7 +19,8 @@ FloatArray = npt.NDArray[np.floating[Any]]
 
 def greedy(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
     """The most likely token of each row; the lowest id where several are equal. logits (rows, vocabulary)."""
-    return np.argmax(logits, axis=-1)
+    best: npt.NDArray[np.int64] = np.argmax(logits, axis=-1)
+    return best
 
 
 def sample(
