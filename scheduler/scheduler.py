@@ -110,6 +110,7 @@ class Scheduler:
         domains_up = sum(d.is_up for d in self.domains.values())
         builder = StepBuilder(domain, self.queues, self.model, self.config, now, domains_up=domains_up)
         self.policy.compose(builder)
+        builder.close()
         if not (builder.steps or domain.finished or builder.rotate_out_list or builder.rotate_in_list):
             return None
         plan = StepPlan(

@@ -41,6 +41,8 @@ class StepBuilder:
         self.rotate_in_list: list[Rotation] = []
         self.has_preempted = False
         self._planned: set[int] = set()
+        self._rotated_in: set[int] = set()
+        self._vacated_host_blocks: list[int] = []
 
     @property
     def tokens_left(self) -> int:
@@ -136,6 +138,8 @@ class StepBuilder:
         """
         if self.is_planned(sequence) or sequence.status is not Status.RUNNING:
             return False
+        if sequence.sequence_id in self._rotated_in:
+            return False
         if not self.rotate_out(sequence):
             if sequence.in_flight:
                 return False
@@ -175,13 +179,21 @@ class StepBuilder:
         self.rotate_in_list.append(
             Rotation(sequence_id=sequence.sequence_id, pairs=list(zip(sequence.host_blocks, device, strict=True)))
         )
-        self.domain.host_blocks.give_back(sequence.host_blocks)
+        self._vacated_host_blocks.extend(sequence.host_blocks)
         sequence.blocks, sequence.host_blocks = device, []
         sequence.status = Status.RUNNING
         sequence.enter_stage("prefill" if sequence.first_token_s is None else "decode", self.now)
         del self.domain.rotated[sequence.sequence_id]
         self.domain.running[sequence.sequence_id] = sequence
+        self._rotated_in.add(sequence.sequence_id)
         return True
+
+    def close(self) -> None:
+        """The plan is complete. Host blocks vacated by it are free from now on, not before: a worker rotates out first
+        and in afterwards, so that a rotation out of the same plan would have overwritten them.
+        """
+        self.domain.host_blocks.give_back(self._vacated_host_blocks)
+        self._vacated_host_blocks = []
 
     def blocks_needed(self, sequence: SequenceState) -> int:
         """Device blocks that the sequence lacks to enter, come back or take its next token."""

@@ -35,6 +35,9 @@ class CheckingDevice:
         self.kv_blocks, self.host_blocks = kv_blocks, host_blocks
         self.held: dict[int, Held] = {}
         self.rotations = 0
+        # What the KV of each block stands for: the tokens themselves.
+        self.device: dict[int, list[int]] = {}
+        self.host: dict[int, list[int]] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         for sequence_id in plan.finished:
@@ -43,11 +46,13 @@ class CheckingDevice:
             held = self.held[rotation.sequence_id]
             assert [source for source, _ in rotation.pairs] == held.blocks
             held.host, held.blocks = [to for _, to in rotation.pairs], []
+            self.host.update({to: list(self.device.get(source, [])) for source, to in rotation.pairs})
             self.rotations += 1
         for rotation in plan.rotate_in:
             held = self.held[rotation.sequence_id]
             assert [source for source, _ in rotation.pairs] == held.host
             held.blocks, held.host = [to for _, to in rotation.pairs], []
+            self.device.update({to: list(self.host[source]) for source, to in rotation.pairs})
         for new in plan.new_sequences:
             assert new.sequence_id not in self.held
             self.held[new.sequence_id] = Held(list(new.token_ids), new.prompt_length, new.sampling.max_tokens)
@@ -68,6 +73,8 @@ class CheckingDevice:
                 step.is_decode == (step.count == 1 and end == len(held.tokens) and held.outputs > 0)
                 or not step.is_decode
             )
+            self.check_content(held, step.start)
+            self.write_content(held, step.start, end)
             held.computed = end
             if end == len(held.tokens):
                 token = next_token(held.tokens)
@@ -80,6 +87,20 @@ class CheckingDevice:
                 tokens.append(SampledToken(step.sequence_id, held.outputs - 1, token, finish))
         self.check_blocks()
         return StepResult(domain_id=self.domain_id, step_id=plan.step_id, started_s=0.0, finished_s=0.05, tokens=tokens)
+
+    def check_content(self, held: Held, tokens: int) -> None:
+        """The KV that attention reads is that of this sequence's own tokens."""
+        size = self.block_size
+        for i in range(-(-tokens // size)):
+            wanted = held.tokens[i * size : min((i + 1) * size, tokens)]
+            assert self.device[held.blocks[i]][: len(wanted)] == wanted
+
+    def write_content(self, held: Held, start: int, end: int) -> None:
+        for position in range(start, end):
+            block, slot = held.blocks[position // self.block_size], position % self.block_size
+            content = self.device.setdefault(block, [])
+            content.extend([0] * (slot + 1 - len(content)))
+            content[slot] = held.tokens[position]
 
     def check_blocks(self) -> None:
         # A finished sequence's blocks may already belong to another: the scheduler reuses them at once.
