@@ -131,6 +131,14 @@ class LatencyModel:
         return self.correction * (self.linear_s(many) - self.linear_s(few)) / (many - few)
 
     @property
+    def efficient_chunk(self) -> int:
+        """The fewest measured tokens, from 8, at which one costs at most a quarter more than at the best."""
+        (first, base), *rest = self.linear_points
+        costs = [(tokens, (seconds - base) / (tokens - first)) for tokens, seconds in rest if tokens >= 8]
+        best = min((cost for _, cost in costs), default=0.0)
+        return int(next((tokens for tokens, cost in costs if cost <= 1.25 * best), 1))
+
+    @property
     def decode_marginal_s(self) -> float:
         """Marginal time of one more decode in a step that runs anyway, at short context."""
         few, many = 4.0, 16.0
@@ -141,6 +149,11 @@ class LatencyModel:
         """Time of one token when `batch` sequences decode together at this context."""
         shape = StepShape(tokens=batch, decodes=batch, decode_context=batch * context, rows=batch)
         return self.step_s(shape) / batch
+
+    @property
+    def upper_ratio(self) -> float:
+        """Measured over predicted step time at the 90 % quantile of the residuals; at least 1."""
+        return max(self.residual_quantiles.get(0.9, 1.0), 1.0)
 
     @property
     def log_sigma(self) -> float:

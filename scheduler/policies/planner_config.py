@@ -17,14 +17,15 @@ class PlannerConfig:
     `reserve_alpha` scales the reserve for the not-yet-arrived, `margin_ms` is its constant part; `loose_in_flight`
     bounds how many less urgent requests hold KV at once; `class_ratio` is how many times more time a contract must
     allow to count as less urgent; `idle_step_share` caps a step without urgent work at this share of the most
-    urgent contract's initial slack.
+    urgent contract's initial slack; one prefill chunk may take `burst_share` of urgent requests' spare slack at once.
     """
 
-    reserve_alpha: float = 1.0
+    reserve_alpha: float = 2.0
     margin_ms: float = 20.0
-    loose_in_flight: int = 12
+    loose_in_flight: int = 8
     class_ratio: float = 2.0
-    idle_step_share: float = 0.35
+    idle_step_share: float = 0.45
+    burst_share: float = 0.15
 
 
 def planner_from_mapping(section: Mapping[str, Any], source: str) -> PlannerConfig:

@@ -19,16 +19,18 @@ import math
 from dataclasses import dataclass
 
 from superinfer.profiler.latency_model import LatencyModel
-from superinfer.scheduler.arrivals import ArrivalRate
 from superinfer.scheduler.decay import DecayProfile
 from superinfer.scheduler.moore_hodgson import split_feasible
-from superinfer.scheduler.policies.load import ContractLoad
+from superinfer.scheduler.policies.allowance import Allowance, Reserve, allowance
 from superinfer.scheduler.policies.planner_config import PlannerConfig
+from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState, Status
-from superinfer.scheduler.slack import milestones, slack_s
+from superinfer.scheduler.slack import slack_s
 from superinfer.scheduler.step_builder import StepBuilder
 
 BEST_EFFORT_DEADLINE_S = 1e9
+PATIENCE = 0.3
+"""Share of its allowed time that a less urgent request's slack must exceed for its prefill to wait for a good chunk."""
 LOOSE_SHARE = 0.75
 """Share of the sequences a domain may run beyond which less urgent ones do not enter: requests that were given up hold
 their KV, and must not keep urgent ones out."""
@@ -57,8 +59,7 @@ class SlackPolicy:
         self.model = model
         self.decay = decay or DecayProfile()
         self.planner = planner or PlannerConfig()
-        self._loads: dict[str, ContractLoad] = {}
-        self._levels: dict[str, int] = {}
+        self._classes = UrgencyClasses(model, self.planner.class_ratio)
 
     def waiting_key(self, sequence: SequenceState) -> float:
         """Critical time: when effective slack reaches zero if the sequence goes on waiting."""
@@ -70,36 +71,36 @@ class SlackPolicy:
 
     def on_arrival(self, sequence: SequenceState, now: float) -> None:
         """Learn the contract's rate, its load, and where it stands among the others."""
-        contract_id = sequence.request.contract_id
-        load = self._loads.get(contract_id)
-        if load is None:
-            load = self._loads[contract_id] = ContractLoad(ArrivalRate(), allowed_s=allowed_s(sequence))
-            self._levels = self._classify()
-        load.add_arrival(sequence, self.model, now)
+        self._classes.add_arrival(sequence, now)
 
     def on_finish(self, sequence: SequenceState, now: float) -> None:
         """Nothing to learn."""
 
     def compose(self, builder: StepBuilder) -> None:
         """Fill the step class by class."""
-        limit_s = math.inf
-        last_level = max(self._levels.values(), default=0)
-        for level in range(last_level + 1):
+        allowed = Allowance()
+        for level in range(self._classes.count):
             live, lost = self._members(builder, level)
-            if limit_s == math.inf and level > 0:
-                limit_s = self._idle_cap_s(level)
-            if limit_s == math.inf:
-                self._serve_first(builder, live)
+            cap_s = math.inf
+            if allowed.even_s < math.inf:
+                self._serve_within(builder, live, allowed, min_chunk=self.model.efficient_chunk)
+            elif level > 0:
+                cap_s = self._idle_cap_s(level)
+                self._serve_within(builder, live, Allowance(cap_s, cap_s), min_chunk=1)
             else:
-                self._serve_within(builder, live, limit_s)
-            limit_s = min(limit_s, self._limit_s(builder, live, level))
-            self._ride_along(builder, lost, limit_s)
+                self._serve_first(builder, live)
+            reserve = Reserve(
+                self.planner.reserve_alpha * self._load_share(builder, level), self.planner.margin_ms / 1e3
+            )
+            for item in live:
+                allowed &= allowance(item.sequence, self.model, self.decay, builder.now, reserve)
+            self._ride_along(builder, lost, min(allowed.even_s, cap_s))
         if not builder.steps:
             self._serve_anything(builder)
 
     def _serve_anything(self, builder: StepBuilder) -> None:
         """No limit was wide enough for any work: a device that idles helps nobody, so the first that can go, goes."""
-        for level in range(max(self._levels.values(), default=-1) + 1):
+        for level in range(self._classes.count):
             live, lost = self._members(builder, level)
             for item in (*live, *lost):
                 self._decode_within(builder, item.sequence, math.inf)
@@ -113,18 +114,6 @@ class SlackPolicy:
         """A chunk small enough to end soon: a quarter of the token budget."""
         return max(builder.config.max_step_tokens // 4, 1)
 
-    def _classify(self) -> dict[str, int]:
-        """Urgency classes: a contract opens a new one when it allows `class_ratio` times what its class's first
-        does.
-        """
-        levels: dict[str, int] = {}
-        level, first = -1, 0.0
-        for contract_id, load in sorted(self._loads.items(), key=lambda item: item[1].allowed_s):
-            if level < 0 or load.allowed_s > self.planner.class_ratio * first:
-                level, first = level + 1, load.allowed_s
-            levels[contract_id] = level
-        return levels
-
     def _members(self, builder: StepBuilder, level: int) -> tuple[list[_Live], list[_Live]]:
         """The sequences of a class that this domain could serve: those that can make it, by urgency, and the lost
         ones.
@@ -133,11 +122,10 @@ class SlackPolicy:
             s
             for pool in (builder.domain.running, builder.domain.rotated)
             for s in pool.values()
-            if not s.is_done_planning and self._levels[s.request.contract_id] == level
+            if not s.is_done_planning and self._classes.level(s) == level
         ]
-        for contract_id, its_level in self._levels.items():
-            if its_level == level:
-                candidates.extend(builder.queues.first(contract_id, self.planner.loose_in_flight * 4))
+        for contract_id in self._classes.contracts(level):
+            candidates.extend(builder.queues.first(contract_id, self.planner.loose_in_flight * 4))
         live: list[_Live] = []
         lost: list[_Live] = []
         for sequence in candidates:
@@ -175,16 +163,20 @@ class SlackPolicy:
             sequence = item.sequence
             if sequence.prefill_left and sequence.status is not Status.ROTATED:
                 builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
-            if math.isfinite(item.slack_s):
-                limit_s = min(limit_s, self._bearable_s(sequence, builder.now, rate_load=0.0, margin_s=0.0))
+            limit_s = min(limit_s, allowance(sequence, self.model, self.decay, builder.now, Reserve()).even_s)
 
-    def _serve_within(self, builder: StepBuilder, live: list[_Live], limit_s: float) -> None:
-        """Less urgent requests while the step stays within the limit: decodes first, then one prefill chunk."""
+    def _serve_within(self, builder: StepBuilder, live: list[_Live], allowed: Allowance, *, min_chunk: int) -> None:
+        """Less urgent requests within what the urgent ones bear: decodes at the even pace, then one prefill chunk.
+
+        A chunk may spend a share of the slack at once, since large chunks use the device better than small ones; one
+        below `min_chunk` goes in only for a request that cannot wait for a better moment.
+        """
         kept, given_up = self._split(builder, live)
         in_flight = sum(item.sequence.status is Status.RUNNING for item in kept)
         running = len(builder.domain.running)
         for item in (*kept, *given_up):
-            self._decode_within(builder, item.sequence, limit_s)
+            self._decode_within(builder, item.sequence, allowed.even_s)
+        limit_s = allowed.burst_s(builder.step_s, self.planner.burst_share)
         for item in (*kept, *given_up):
             sequence = item.sequence
             if not sequence.prefill_left or sequence.status is Status.ROTATED:
@@ -193,7 +185,11 @@ class SlackPolicy:
                 in_flight >= self.planner.loose_in_flight or running >= LOOSE_SHARE * builder.config.max_running
             ):
                 continue
-            if builder.prefill(sequence, builder.largest_prefill(sequence, limit_s)):
+            count = builder.largest_prefill(sequence, limit_s)
+            can_wait = item.slack_s > PATIENCE * (sequence.deadline_s - sequence.arrival_s)
+            if count < min(min_chunk, sequence.prefill_left) and can_wait:
+                return
+            if builder.prefill(sequence, count):
                 return
 
     def _ride_along(self, builder: StepBuilder, lost: list[_Live], limit_s: float) -> None:
@@ -217,47 +213,20 @@ class SlackPolicy:
                 return
         builder.decode(sequence)
 
-    def _limit_s(self, builder: StepBuilder, live: list[_Live], level: int) -> float:
-        """The longest step that every live request of a class can bear, with the reserve kept."""
-        rate_load = self._rate_load(builder, level)
-        margin_s = self.planner.margin_ms / 1e3
-        return min(
-            (self._bearable_s(i.sequence, builder.now, rate_load=rate_load, margin_s=margin_s) for i in live),
-            default=math.inf,
-        )
-
-    def _bearable_s(self, sequence: SequenceState, now: float, *, rate_load: float, margin_s: float) -> float:
-        """The longest step that a request can bear: its own, and an even share of the slack that is not reserved."""
-        own_s = self.model.decode_step_s(sequence.computed)
-        bearable = math.inf
-        for milestone in milestones(sequence, self.model, now):
-            usable_s = self.decay.time_to_zero_ms(milestone.slack_s * 1e3) / 1e3
-            reserve_s = self.planner.reserve_alpha * max(milestone.time_left_s, 0.0) * rate_load + margin_s
-            bearable = min(bearable, own_s + (usable_s - reserve_s) / milestone.steps_left)
-        return bearable
-
-    def _rate_load(self, builder: StepBuilder, level: int) -> float:
-        """Share of one domain's time that arrivals at least as urgent as this class will take."""
-        return sum(
-            load.rate.per_second(builder.now) * load.device_s / builder.domains_up
-            for contract_id, load in self._loads.items()
-            if self._levels[contract_id] <= level
-        )
+    def _load_share(self, builder: StepBuilder, level: int) -> float:
+        """Share of this domain's time that arrivals at least as urgent as this class will take."""
+        return self._classes.load_share(builder.now, level) / builder.domains_up
 
     def _idle_cap_s(self, level: int) -> float:
         """Step cap while nothing more urgent is alive: what the tightest contract above can bear to wait."""
-        slack = min(
-            (load.initial_slack_s for cid, load in self._loads.items() if self._levels[cid] < level),
-            default=math.inf,
-        )
-        return max(self.planner.idle_step_share * slack, 1e-3)
+        return max(self.planner.idle_step_share * self._classes.initial_slack_s(level), 1e-3)
 
     def _split(self, builder: StepBuilder, live: list[_Live]) -> tuple[list[_Live], list[_Live]]:
         """Those that can all make it together, in deadline order, and those to give up."""
         if not live:
             return [], []
-        level = self._levels[live[0].sequence.request.contract_id]
-        busy = min(self._rate_load(builder, level - 1), 0.95) if level else 0.0
+        level = self._classes.level(live[0].sequence)
+        busy = min(self._load_share(builder, level - 1), 0.95) if level else 0.0
         batch = max(min(len(live), self.planner.loose_in_flight), 1)
         token_s = self.model.shared_decode_s(batch, live[0].sequence.computed)
         prompt_token_s = self.model.prefill_token_s
@@ -276,10 +245,10 @@ class SlackPolicy:
         needed = builder.blocks_needed(sequence)
         if self._has_room(builder, sequence, needed):
             return
-        level = self._levels[sequence.request.contract_id]
+        level = self._classes.level(sequence)
         victims = sorted(
-            (s for s in builder.domain.running.values() if self._levels[s.request.contract_id] > level),
-            key=lambda s: (self._levels[s.request.contract_id], s.deadline_s, s.sequence_id),
+            (s for s in builder.domain.running.values() if self._classes.level(s) > level),
+            key=lambda s: (self._classes.level(s), s.deadline_s, s.sequence_id),
         )
         while victims and not self._has_room(builder, sequence, needed):
             builder.preempt(victims.pop())
@@ -288,13 +257,3 @@ class SlackPolicy:
     def _has_room(builder: StepBuilder, sequence: SequenceState, blocks: int) -> bool:
         enters = sequence.status is not Status.RUNNING
         return builder.domain.device_blocks.free >= blocks and (builder.has_room or not enters)
-
-
-def allowed_s(sequence: SequenceState) -> float:
-    """How much time the sequence's contract allows, by its tightest milestone; infinite for best effort."""
-    arrival = sequence.arrival_s
-    return min(
-        sequence.deadline_s - arrival,
-        sequence.ttft_deadline_s - arrival,
-        sequence.tpot_s * max(sequence.expected_outputs, 1),
-    )
