@@ -1,0 +1,78 @@
+"""Urgency classes: which contracts are more urgent than which, and how much of the device they have been taking."""
+
+from __future__ import annotations
+
+import math
+
+from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.arrivals import ArrivalRate
+from superinfer.scheduler.policies.load import ContractLoad
+from superinfer.scheduler.sequence import SequenceState
+
+
+class UrgencyClasses:
+    """Contracts in classes 0, 1, … by how much time they allow; learnt from the requests that arrive.
+
+    A contract opens a new class when it allows `class_ratio` times as much as the first of the class before. Best
+    effort is the last class.
+    """
+
+    def __init__(self, model: LatencyModel, class_ratio: float) -> None:
+        self._model = model
+        self._class_ratio = class_ratio
+        self._loads: dict[str, ContractLoad] = {}
+        self._levels: dict[str, int] = {}
+
+    @property
+    def count(self) -> int:
+        """How many classes there are."""
+        return max(self._levels.values(), default=-1) + 1
+
+    def add_arrival(self, sequence: SequenceState, now: float) -> None:
+        """Learn from one admitted request."""
+        contract_id = sequence.request.contract_id
+        load = self._loads.get(contract_id)
+        if load is None:
+            load = self._loads[contract_id] = ContractLoad(ArrivalRate(), allowed_s=allowed_s(sequence))
+            self._classify()
+        load.add_arrival(sequence, self._model, now)
+
+    def level(self, sequence: SequenceState) -> int:
+        """The class of a request."""
+        return self._levels[sequence.request.contract_id]
+
+    def contracts(self, level: int) -> list[str]:
+        """The contracts of a class."""
+        return [contract_id for contract_id, its_level in self._levels.items() if its_level == level]
+
+    def load_share(self, now: float, level: int) -> float:
+        """Share of one device's time that requests at least as urgent as this class have been asking for."""
+        return sum(
+            load.rate.per_second(now) * load.device_s
+            for contract_id, load in self._loads.items()
+            if self._levels[contract_id] <= level
+        )
+
+    def initial_slack_s(self, level: int) -> float:
+        """The smallest slack with which requests more urgent than this class arrive; infinite if there are none."""
+        return min(
+            (load.initial_slack_s for contract_id, load in self._loads.items() if self._levels[contract_id] < level),
+            default=math.inf,
+        )
+
+    def _classify(self) -> None:
+        level, first = -1, 0.0
+        for contract_id, load in sorted(self._loads.items(), key=lambda item: item[1].allowed_s):
+            if level < 0 or load.allowed_s > self._class_ratio * first:
+                level, first = level + 1, load.allowed_s
+            self._levels[contract_id] = level
+
+
+def allowed_s(sequence: SequenceState) -> float:
+    """How much time the sequence's contract allows, by its tightest milestone; infinite for best effort."""
+    arrival = sequence.arrival_s
+    return min(
+        sequence.deadline_s - arrival,
+        sequence.ttft_deadline_s - arrival,
+        sequence.tpot_s * max(sequence.expected_outputs, 1),
+    )
