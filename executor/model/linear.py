@@ -2,8 +2,8 @@
 
 Many tokens: oneDNN with a weight packed once, where it can pack this type, else torch's own. Few tokens in float32: the
 bfloat16 kernel of `small_linear` where the checkpoint's weights are bfloat16, for half a copy more memory. On one AVX2
-core (SmolLM2-135M, all linear layers) that kernel takes 25 ms instead of 54 at one token, 47 instead of 80 at
-eight, 92 instead of 130 at sixteen, and loses from about thirty.
+core (SmolLM2-135M, all linear layers) that kernel takes 23 ms instead of 63 at one token, 45 instead of 99 at eight,
+86 instead of 108 at fourteen, and loses from about sixteen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from superinfer.executor.model.kernels import as_numpy
 from superinfer.executor.model.small_linear import small_linear_kernel, supports
 
-FEW_TOKENS = 24
+FEW_TOKENS = 16
 
 
 def packing_works(dtype: torch.dtype) -> bool:
