@@ -27,6 +27,7 @@ from superinfer.executor.messages import (
     Hello,
     RegisterContract,
     Rejected,
+    RetireContract,
     Stats,
     Submit,
     Tokens,
@@ -120,6 +121,10 @@ class EngineClient:
     async def register_contract(self, contract: SLOContract) -> None:
         """Requests submitted from now on may use the contract."""
         self._send(RegisterContract(contract))
+
+    async def retire_contract(self, service_id: str) -> None:
+        """Requests submitted from now on may not use the contract; those in flight go on with it."""
+        self._send(RetireContract(service_id))
 
     async def stats(self) -> Stats:
         """A snapshot of the engine; EngineError where it has ended."""

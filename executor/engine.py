@@ -29,6 +29,7 @@ from superinfer.executor.messages import (
     Hello,
     RegisterContract,
     Rejected,
+    RetireContract,
     Shutdown,
     Stats,
     Submit,
@@ -154,9 +155,12 @@ class Engine:
             case Abort(request_id, reason) if self._hub.owns(client, request_id):
                 if (finish := scheduler.abort(request_id, now, reason)) is not None:
                     self._hub.deliver([finish], now)
-            case RegisterContract(contract):
+            case RegisterContract() | RetireContract():
                 try:
-                    scheduler.add_contract(contract)
+                    if isinstance(message, RegisterContract):
+                        scheduler.add_contract(message.contract)
+                    else:
+                        scheduler.remove_contract(message.service_id)
                 except SuperInferError as error:
                     print(f"superinfer engine: contract refused: {error}", file=sys.stderr)
             case GetStats():

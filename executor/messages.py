@@ -41,6 +41,12 @@ class RegisterContract(msgspec.Struct, tag=True):
     contract: SLOContract
 
 
+class RetireContract(msgspec.Struct, tag=True):
+    """Refuse new requests of this service and its sub-tasks; those in flight keep the contract they have."""
+
+    service_id: str
+
+
 class GetStats(msgspec.Struct, tag=True):
     """Answer with Stats."""
 
@@ -49,7 +55,7 @@ class Shutdown(msgspec.Struct, tag=True):
     """End the workers and the engine."""
 
 
-ClientMessage = Hello | Submit | Abort | RegisterContract | GetStats | Shutdown
+ClientMessage = Hello | Submit | Abort | RegisterContract | RetireContract | GetStats | Shutdown
 
 
 class DomainInfo(msgspec.Struct):

@@ -9,6 +9,7 @@ to them runs earlier.
 from __future__ import annotations
 
 from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract, best_effort_contract
+from superinfer.contracts.errors import ContractConflictError
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.arrivals import RecentQuantile
 from superinfer.scheduler.blocks import BlockPool
@@ -60,10 +61,23 @@ class Scheduler:
             self.domain_ready(domain, 0.0)
 
     def add_contract(self, contract: SLOContract) -> None:
-        """Requests may use the contract (and `<id>/<sub>`) from now on; those in flight keep the version they have."""
+        """Requests may use the contract (and `<id>/<sub>`) from now on; those in flight keep the version they have.
+
+        A newer version takes the older one's place, sub-tasks included.
+        """
+        self._drop_contract(contract.service_id)
         self._contracts[contract.service_id] = contract
         for name, sub in contract.sub_slos.items():
             self._contracts[f"{contract.service_id}/{name}"] = sub
+
+    def remove_contract(self, service_id: str) -> None:
+        """Refuse new requests of the contract and its sub-tasks; those in flight keep the version they have.
+
+        Unknown ids are ignored. Raises ContractConflictError for the contract of requests that name none.
+        """
+        if service_id == BEST_EFFORT_ID:
+            raise ContractConflictError(f"contract {service_id!r} is of requests that name none; it cannot be retired")
+        self._drop_contract(service_id)
 
     def add(self, request: Request, now: float) -> Refusal | None:
         """Admit a request, or say why not; a refused one leaves no trace."""
@@ -221,6 +235,11 @@ class Scheduler:
             contracts=contracts,
             domains_up=[d.domain_id for d in up],
         )
+
+    def _drop_contract(self, service_id: str) -> None:
+        contract = self._contracts.pop(service_id, None)
+        for name in contract.sub_slos if contract is not None else ():
+            self._contracts.pop(f"{service_id}/{name}", None)
 
     def _refusal(self, request: Request, contract: SLOContract | None) -> Refusal | None:
         prompt, most = len(request.prompt_token_ids), request.sampling.max_tokens

@@ -22,6 +22,7 @@ class UrgencyClasses:
         self._class_ratio = class_ratio
         self._loads: dict[str, ContractLoad] = {}
         self._levels: dict[str, int] = {}
+        self._versions: dict[str, int] = {}
 
     @property
     def count(self) -> int:
@@ -32,8 +33,11 @@ class UrgencyClasses:
         """Learn from one admitted request."""
         contract_id = sequence.request.contract_id
         load = self._loads.get(contract_id)
-        if load is None:
-            load = self._loads[contract_id] = ContractLoad(ArrivalRate(), allowed_s=allowed_s(sequence))
+        version = sequence.contract.version
+        if load is None or self._versions[contract_id] != version:
+            rate = ArrivalRate() if load is None else load.rate
+            load = self._loads[contract_id] = ContractLoad(rate, allowed_s=allowed_s(sequence))
+            self._versions[contract_id] = version
             self._classify()
         load.add_arrival(sequence, self._model, now)
 

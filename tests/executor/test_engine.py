@@ -136,7 +136,7 @@ def test_leaving_a_stream_early_aborts_the_request(tmp_path):
         with_client(engine, scenario)
 
 
-def test_refusals_reach_the_client_and_a_registered_contract_is_accepted(tmp_path):
+def test_refusals_reach_the_client_and_a_contract_is_accepted_from_registration_to_retirement(tmp_path):
     async def scenario(client, ready):
         contract = SLOContract(service_id="triage", latency=(Bound(0.99, 60_000.0),))
         with_contract = msgspec.structs.replace(toy_request(1), contract_id="triage")
@@ -151,6 +151,10 @@ def test_refusals_reach_the_client_and_a_registered_contract_is_accepted(tmp_pat
         assert "504" in long.end.message
         triage = [c for c in (await client.stats()).contracts if c.service_id == "triage"]
         assert (triage[0].finished, triage[0].met) == (1, 1)
+        await client.retire_contract("triage")
+        retired = await collect(client, msgspec.structs.replace(toy_request(3), contract_id="triage"))
+        assert isinstance(retired.end, Rejected)
+        assert retired.end.code == "unknown_contract"
 
     with toy_engine(toy_config(tmp_path, model_dir="short")) as engine:
         assert engine.wait_ready(30).max_model_len == 504
