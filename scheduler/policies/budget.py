@@ -20,8 +20,11 @@ class BudgetPolicy(ABC):
     name: str
 
     @abstractmethod
-    def rank(self, sequence: SequenceState) -> tuple[float, ...]:
-        """The order of service, smallest first; must not change while a sequence lives."""
+    def rank(self, sequence: SequenceState, now: float) -> tuple[float, ...]:
+        """The order of service at this moment, smallest first.
+
+        Among the waiting sequences of one contract it has to agree with `waiting_key`, which never changes.
+        """
 
     def waiting_key(self, sequence: SequenceState) -> float:
         """Within a contract: by arrival, unless the policy says otherwise."""
@@ -35,12 +38,18 @@ class BudgetPolicy(ABC):
 
     def next_waiting(self, builder: StepBuilder) -> SequenceState | None:
         """The waiting sequence that enters next: the best of the contracts' heads."""
-        return min(builder.queues.heads(), key=self.rank, default=None)
+        return min(builder.queues.heads(), key=lambda s: self.rank(s, builder.now), default=None)
 
     def compose(self, builder: StepBuilder) -> None:
         """Fill the step up to the token budget."""
-        for sequence in sorted(builder.domain.running.values(), key=self.rank):
-            if sequence.status is not Status.RUNNING:
+        self.serve_running(builder)
+        if not builder.has_preempted:
+            self.bring_in(builder)
+
+    def serve_running(self, builder: StepBuilder) -> None:
+        """Decodes and unfinished prefills of the sequences that run and have no work in the step yet."""
+        for sequence in self.ranked(builder, builder.domain.running):
+            if sequence.status is not Status.RUNNING or builder.is_planned(sequence):
                 continue
             if sequence.can_decode:
                 while not builder.decode(sequence) and builder.tokens_left > 0:
@@ -48,30 +57,36 @@ class BudgetPolicy(ABC):
                         break
             elif sequence.prefill_left:
                 builder.prefill(sequence, builder.tokens_left)
-        if builder.has_preempted:
-            return
-        for sequence in sorted(builder.domain.rotated.values(), key=self.rank):
-            if builder.tokens_left < 1 or not builder.rotate_in(sequence):
+
+    def bring_in(self, builder: StepBuilder) -> None:
+        """Rotated sequences come back, then waiting ones enter, until the first that does not fit."""
+        for sequence in self.ranked(builder, builder.domain.rotated):
+            if builder.tokens_left < 1 or not self.admit(builder, sequence, builder.tokens_left):
                 return
-            if sequence.can_decode:
-                builder.decode(sequence)
-            else:
-                builder.prefill(sequence, builder.tokens_left)
         while builder.tokens_left > 0 and builder.has_room:
             waiting = self.next_waiting(builder)
-            if waiting is None or builder.prefill(waiting, builder.tokens_left) == 0:
+            if waiting is None or not self.admit(builder, waiting, builder.tokens_left):
                 return
-            self.entered(waiting)
 
-    def entered(self, sequence: SequenceState) -> None:  # noqa: B027
-        """A waiting sequence went into a step."""
+    def admit(self, builder: StepBuilder, sequence: SequenceState, tokens: int) -> bool:
+        """Put a rotated or waiting sequence to work in this step with at most `tokens` tokens; False if it cannot."""
+        if sequence.status is Status.WAITING:
+            return builder.prefill(sequence, tokens) > 0
+        if not builder.rotate_in(sequence):
+            return False
+        if not builder.decode(sequence):
+            builder.prefill(sequence, tokens)
+        return True
+
+    def ranked(self, builder: StepBuilder, members: dict[int, SequenceState]) -> list[SequenceState]:
+        """Sequences of the domain in order of service."""
+        return sorted(members.values(), key=lambda s: self.rank(s, builder.now))
+
+    def gives_way(self, builder: StepBuilder, sequence: SequenceState) -> SequenceState:
+        """Who loses its blocks so that this running sequence can go on: the last in order, which may be itself."""
+        candidates = [s for s in builder.domain.running.values() if not builder.is_planned(s)]
+        return max(candidates, key=lambda s: self.rank(s, builder.now))
 
     def _make_way(self, builder: StepBuilder, sequence: SequenceState) -> bool:
-        victims = [s for s in builder.domain.running.values() if not builder.is_planned(s)]
-        if not victims:
-            return False
-        victim = max(victims, key=self.rank)
-        if victim is sequence or self.rank(victim) <= self.rank(sequence):
-            builder.preempt(sequence)
-            return False
-        return builder.preempt(victim)
+        victim = self.gives_way(builder, sequence)
+        return builder.preempt(victim) and victim is not sequence

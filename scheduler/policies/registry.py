@@ -15,8 +15,10 @@ from superinfer.scheduler.policies.rivals import (
     EarliestDeadlineFirst,
     FirstComeFirstServed,
     RoundRobin,
+    ShortestJobFirst,
     StaticPriority,
 )
+from superinfer.scheduler.policies.rotary import AgeRotation, VirtualLagRotation
 from superinfer.scheduler.policies.slack import SlackPolicy
 
 
@@ -34,7 +36,10 @@ POLICIES: dict[str, Callable[[LatencyModel, SchedulerConfig], Policy]] = {
     "fcfs": lambda model, config: FirstComeFirstServed(),
     "round_robin": lambda model, config: RoundRobin(),
     "priority": lambda model, config: StaticPriority(),
+    "sjf": lambda model, config: ShortestJobFirst(model),
     "edf": lambda model, config: EarliestDeadlineFirst(),
+    "vlt": lambda model, config: VirtualLagRotation(model),
+    "age_rotation": lambda model, config: AgeRotation(),
 }
 
 

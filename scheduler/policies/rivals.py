@@ -1,11 +1,13 @@
-"""fcfs, round robin, static priority and earliest deadline first, on the shared composition."""
+"""fcfs, round robin, static priority, shortest job and earliest deadline first, on the shared composition."""
 
 from __future__ import annotations
 
 import math
 
+from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.policies.budget import BudgetPolicy
 from superinfer.scheduler.sequence import SequenceState
+from superinfer.scheduler.slack import remaining_s
 from superinfer.scheduler.step_builder import StepBuilder
 
 
@@ -14,7 +16,7 @@ class FirstComeFirstServed(BudgetPolicy):
 
     name = "fcfs"
 
-    def rank(self, sequence: SequenceState) -> tuple[float, ...]:
+    def rank(self, sequence: SequenceState, now: float) -> tuple[float, ...]:
         """By arrival."""
         return (sequence.arrival_s, sequence.sequence_id)
 
@@ -32,14 +34,18 @@ class RoundRobin(FirstComeFirstServed):
         """The head of the contract whose turn lies furthest back."""
         return min(
             builder.queues.heads(),
-            key=lambda s: (self._last_turn.get(s.request.contract_id, -1), *self.rank(s)),
+            key=lambda s: (self._last_turn.get(s.request.contract_id, -1), *self.rank(s, builder.now)),
             default=None,
         )
 
-    def entered(self, sequence: SequenceState) -> None:
-        """The contract has had its turn."""
-        self._turn += 1
-        self._last_turn[sequence.request.contract_id] = self._turn
+    def admit(self, builder: StepBuilder, sequence: SequenceState, tokens: int) -> bool:
+        """A contract whose waiting sequence enters has had its turn."""
+        enters = sequence.sequence_id not in builder.domain.rotated
+        admitted = super().admit(builder, sequence, tokens)
+        if admitted and enters:
+            self._turn += 1
+            self._last_turn[sequence.request.contract_id] = self._turn
+        return admitted
 
 
 class StaticPriority(BudgetPolicy):
@@ -47,7 +53,7 @@ class StaticPriority(BudgetPolicy):
 
     name = "priority"
 
-    def rank(self, sequence: SequenceState) -> tuple[float, ...]:
+    def rank(self, sequence: SequenceState, now: float) -> tuple[float, ...]:
         """By class, then arrival."""
         bound_ms = sequence.contract.deadline_ms
         return (
@@ -58,12 +64,29 @@ class StaticPriority(BudgetPolicy):
         )
 
 
+class ShortestJobFirst(BudgetPolicy):
+    """By predicted remaining time. What has been worked on has less left, so that equals do not preempt each other."""
+
+    name = "sjf"
+
+    def __init__(self, model: LatencyModel) -> None:
+        self._model = model
+
+    def rank(self, sequence: SequenceState, now: float) -> tuple[float, ...]:
+        """By remaining time, then arrival."""
+        return (self.waiting_key(sequence), sequence.arrival_s, sequence.sequence_id)
+
+    def waiting_key(self, sequence: SequenceState) -> float:
+        """Remaining time by the fitted constants: the online factor is the same for all, and would age in a queue."""
+        return remaining_s(sequence, self._model) / self._model.correction
+
+
 class EarliestDeadlineFirst(BudgetPolicy):
     """By absolute end-to-end deadline; best effort last."""
 
     name = "edf"
 
-    def rank(self, sequence: SequenceState) -> tuple[float, ...]:
+    def rank(self, sequence: SequenceState, now: float) -> tuple[float, ...]:
         """By deadline, then arrival."""
         return (sequence.deadline_s, sequence.arrival_s, sequence.sequence_id)
 

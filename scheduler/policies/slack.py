@@ -108,6 +108,20 @@ class SlackPolicy:
                     builder.prefill(item.sequence, self._small_chunk(builder))
                 if builder.steps:
                     return
+        if not builder.domain.in_flight:
+            self._break_deadlock(builder)
+
+    def _break_deadlock(self, builder: StepBuilder) -> None:
+        """Equals hold all memory, each lacks a block, and no result is due that could free one: the last give way until
+        the first can go on. Their order is a fixed one, lest they give way to each other in turns.
+        """
+        stuck = sorted(
+            (s for s in builder.domain.running.values() if not s.is_done_planning),
+            key=lambda s: (self._classes.level(s), s.is_lost, s.deadline_s, s.sequence_id),
+        )
+        while len(stuck) > 1 and builder.preempt(stuck.pop()):
+            if builder.decode(stuck[0]) or builder.prefill(stuck[0], self._small_chunk(builder)):
+                return
 
     @staticmethod
     def _small_chunk(builder: StepBuilder) -> int:
