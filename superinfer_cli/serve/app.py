@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from superinfer.cli.serve import chat, completions, contracts, health, models
+from superinfer.cli.serve.contract_book import ContractBook
 from superinfer.cli.serve.errors import add_error_handlers
 from superinfer.cli.serve.event_stream import ClientGoneError
 from superinfer.cli.serve.middleware import APIKeyMiddleware, BodyLimitMiddleware, RequestIdMiddleware
@@ -16,10 +17,20 @@ from superinfer.executor.tokenizer import Tokenizer
 CLIENT_CLOSED_REQUEST = 499
 
 
-def create_app(engine: Engine, tokenizer: Tokenizer, registry: ContractRegistry, settings: ServerSettings) -> FastAPI:
-    """The whole HTTP API; `app.state.service` holds what the routes share."""
+def create_app(
+    engine: Engine,
+    tokenizer: Tokenizer,
+    registry: ContractRegistry,
+    settings: ServerSettings,
+    *,
+    book: ContractBook | None = None,
+) -> FastAPI:
+    """The whole HTTP API; `app.state.service` holds what the routes share.
+
+    `book` is `registry`'s; without one contracts are neither saved nor checked against the device.
+    """
     app = FastAPI(title="SuperInfer", summary="OpenAI-compatible serving with SLO contracts")
-    app.state.service = Service(engine, tokenizer, registry, settings)
+    app.state.service = Service(engine, tokenizer, registry, settings, book or ContractBook(registry))
     add_error_handlers(app)
 
     @app.exception_handler(ClientGoneError)

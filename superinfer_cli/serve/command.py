@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from superinfer.cli.serve.contract_book import ContractBook
     from superinfer.contracts.contract import SLOContract
-    from superinfer.contracts.registry import ContractRegistry
     from superinfer.executor.config import EngineConfig
     from superinfer.executor.models.source import ModelSource
+    from superinfer.profiler.latency_model import LatencyModel
 
 API_KEY_VARIABLE = "SUPERINFER_API_KEY"
 START_TIMEOUT_S = 600.0
@@ -27,6 +29,17 @@ def serve(
     contracts: Annotated[
         Path | None, typer.Option(help="Contract file or directory of them (*.yaml, *.json).", show_default="none")
     ] = None,
+    contracts_state: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file that keeps what is registered, updated and retired over HTTP.",
+            show_default="until the server ends",
+        ),
+    ] = None,
+    allow_unattainable: Annotated[
+        bool,
+        typer.Option("--allow-unattainable", help="Accept bounds below the model's own unloaded time on this machine."),
+    ] = False,
     policy: Annotated[str, typer.Option(help="Scheduling policy.")] = "slack",
     domains: Annotated[int, typer.Option(min=1, help="Fault domains: one worker process each.")] = 1,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -70,22 +83,22 @@ def serve(
     ] = "info",
 ) -> None:
     """Serve MODEL with an OpenAI-compatible API; requests name their SLO contract in x-slo-contract-id."""
-    from superinfer.cli.console import err
     from superinfer.cli.serve.address import bind
+    from superinfer.cli.serve.contract_book import ContractBook, load_contracts_and_state
     from superinfer.cli.serve.sizes import parse_bytes
+    from superinfer.contracts.state_file import StateFile
+    from superinfer.profiler.store import load_profile
 
     keys = api_keys(api_key)
     kv_cache_bytes = None if kv_cache_memory is None else parse_bytes(kv_cache_memory, "--kv-cache-memory")
     check_scheduling(policy, decay_profile)
-    registry = load(contracts)
-    with bind(host, port) as bound:
+    with contextlib.ExitStack() as stack:
+        state_file = None if contracts_state is None else stack.enter_context(StateFile(contracts_state))
+        registry, state = load_contracts_and_state(contracts, state_file, _note)
+        bound = stack.enter_context(bind(host, port))
         signal.signal(signal.SIGTERM, _interrupt)
         if not keys and not _is_loopback(bound):
-            err.print(
-                f"note: {host} can be reached from other machines and no API key is set; anyone may use the server",
-                markup=False,
-                soft_wrap=True,
-            )
+            _note(f"{host} can be reached from other machines and no API key is set; anyone may use the server")
         source = find_model(model)
         length = context_length(source, max_model_len)
         config = engine_config(
@@ -99,10 +112,19 @@ def serve(
             max_model_len=length,
             decay_profile=decay_profile,
         )
+        latency_model = load_profile(Path(config.profile_path)).latency_model
+        check_attainable(registry.list(), latency_model, allow=allow_unattainable)
+        book = ContractBook(
+            registry,
+            state_file=state_file,
+            state=state,
+            latency_model=latency_model,
+            allow_unattainable=allow_unattainable,
+        )
         run(
             source,
             config,
-            registry,
+            book,
             bound,
             host=host,
             model_name=served_model_name or source.name,
@@ -110,6 +132,23 @@ def serve(
             grace_s=shutdown_grace,
             log_level=log_level,
         )
+
+
+def _note(text: str) -> None:
+    from superinfer.cli.console import err
+
+    err.print(f"note: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def check_attainable(contracts: list[SLOContract], model: LatencyModel, *, allow: bool) -> None:
+    """UnattainableContractError where a bound is below what one token takes; a note for each where let in."""
+    from superinfer.profiler.feasibility import UnattainableContractError, shortfalls
+
+    short = shortfalls(contracts, model)
+    if short and not allow:
+        raise UnattainableContractError(short)
+    for check in short:
+        _note(f"accepted though out of reach: {check}")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -152,17 +191,6 @@ def check_scheduling(policy: str, decay_profile: Path | None) -> None:
 def count(number: int, noun: str) -> str:
     """ "1 domain", "2 domains", "2 processes"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
-def load(contracts: Path | None) -> ContractRegistry:
-    """The contracts of --contracts and the one of requests that name none."""
-    from superinfer.contracts.contract import best_effort_contract
-    from superinfer.contracts.loading import load_registry
-    from superinfer.contracts.registry import ContractRegistry
-
-    registry = ContractRegistry() if contracts is None else load_registry(contracts)
-    registry.register(best_effort_contract())
-    return registry
 
 
 def find_model(model: str) -> ModelSource:
@@ -235,7 +263,7 @@ def engine_config(
 def run(
     source: ModelSource,
     config: EngineConfig,
-    registry: ContractRegistry,
+    book: ContractBook,
     bound: socket.socket,
     *,
     host: str,
@@ -262,13 +290,13 @@ def run(
         client = EngineClient(engine.endpoint, engine_alive=engine.is_alive)
         ready = await client.connect()
         settings = ServerSettings(model_name, ready.max_model_len, keys)
-        app = create_app(client, tokenizer, registry, settings)
+        app = create_app(client, tokenizer, book.registry, settings, book=book)
         listen(bound, host, port)
 
         def on_ready() -> None:
             out.print(
                 f"serving {model_name} at {url(host, port)}/v1 · policy {config.scheduler.policy} · "
-                f"{count(len(ready.domains), 'domain')} · {count(len(registry.list()) - 1, 'contract')}",
+                f"{count(len(ready.domains), 'domain')} · {count(len(book.registry.list()) - 1, 'contract')}",
                 markup=False,
                 highlight=False,
                 soft_wrap=True,

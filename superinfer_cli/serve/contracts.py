@@ -1,7 +1,8 @@
-"""/v1/contracts: register contracts at run time, list them with what they get."""
+"""/v1/contracts: register, update and retire contracts at run time, list them with what they get."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -10,9 +11,12 @@ from fastapi import APIRouter, Depends, Request
 from superinfer.cli.serve.errors import APIError, invalid, not_found
 from superinfer.cli.serve.state import Service, engine_stats, get_service
 from superinfer.contracts.contract import SLOContract
-from superinfer.contracts.errors import ContractConflictError, ContractError
+from superinfer.contracts.declaration import Declaration
+from superinfer.contracts.errors import ContractConflictError, ContractError, ResourceError, UnknownContractError
 from superinfer.contracts.loading import parse_declarations
+from superinfer.contracts.registry import Change
 from superinfer.executor.messages import ContractStats
+from superinfer.profiler.feasibility import UnattainableContractError
 
 router = APIRouter()
 
@@ -20,23 +24,37 @@ router = APIRouter()
 @router.post("/v1/contracts")
 async def register_contracts(request: Request, service: Annotated[Service, Depends(get_service)]) -> dict[str, Any]:
     """Register the contracts of a YAML or JSON body: all of them, or none and one error that says why."""
-    try:
-        text = (await request.body()).decode()
-    except UnicodeDecodeError as error:
-        raise invalid(f"The body is not UTF-8 text: {error}.", code="invalid_contract") from error
-    async with service.contracts_lock:
-        await engine_stats(service)  # an engine that is down would not learn of the contracts
-        try:
-            declarations = parse_declarations(text, "body")
-            changed = service.registry.register(declarations)
-        except ContractConflictError as error:
-            raise APIError(409, str(error), code="contract_conflict") from error
-        except ContractError as error:
-            raise invalid(str(error), code="invalid_contract") from error
-        for contract in changed:
-            await service.engine.register_contract(contract)
+    declarations = await _declarations(request)
+    change = await _change(service, lambda: service.book.register(declarations))
     ids = [declaration.service_id for declaration in declarations]
-    return {"status": "success", "contract_id": ids[0], "contract_ids": ids}
+    return {"status": "success", "contract_id": ids[0], "contract_ids": ids, **_effects(service, change)}
+
+
+@router.put("/v1/contracts/{contract_id:path}")
+async def update_contract(
+    contract_id: str, request: Request, service: Annotated[Service, Depends(get_service)]
+) -> dict[str, Any]:
+    """Replace a contract by the one of a YAML or JSON body; requests in flight keep the version they have."""
+    _check_is_service(contract_id)
+    declarations = await _declarations(request)
+    ids = [declaration.service_id for declaration in declarations]
+    if ids != [contract_id]:
+        raise invalid(
+            f"The body declares {', '.join(ids)}; expected one contract with service_id {contract_id}, as in the path.",
+            param="service_id",
+            code="invalid_contract",
+        )
+    change = await _change(service, lambda: service.book.update(declarations[0]))
+    version = service.registry.get(contract_id).version
+    return {"status": "success", "contract_id": contract_id, "version": version, **_effects(service, change)}
+
+
+@router.delete("/v1/contracts/{contract_id:path}")
+async def retire_contract(contract_id: str, service: Annotated[Service, Depends(get_service)]) -> dict[str, Any]:
+    """Retire a contract: new requests that name it get 404, those in flight go on under it."""
+    _check_is_service(contract_id)
+    await _change(service, lambda: service.book.retire(contract_id))
+    return {"status": "success", "contract_id": contract_id, "retired": True}
 
 
 @router.get("/v1/contracts")
@@ -54,6 +72,57 @@ async def get_contract(contract_id: str, service: Annotated[Service, Depends(get
     except ContractError as error:
         raise not_found(str(error), param="contract_id", code="contract_not_found") from error
     return _describe(contract, await _stats(service), contract_id)
+
+
+def _check_is_service(contract_id: str) -> None:
+    if "/" in contract_id:
+        service_id = contract_id.partition("/")[0]
+        raise invalid(
+            f"{contract_id} is a sub-task; it changes with its service: PUT /v1/contracts/{service_id}.",
+            param="contract_id",
+            code="invalid_contract",
+        )
+
+
+async def _declarations(request: Request) -> list[Declaration]:
+    """What the body declares; 400 where it is malformed."""
+    try:
+        return parse_declarations((await request.body()).decode(), "body")
+    except UnicodeDecodeError as error:
+        raise invalid(f"The body is not UTF-8 text: {error}.", code="invalid_contract") from error
+    except ContractError as error:
+        raise invalid(str(error), code="invalid_contract") from error
+
+
+async def _change(service: Service, make: Callable[[], Awaitable[Change]]) -> Change:
+    """Make a change of contracts here and in the engine, one at a time, or answer why not."""
+    async with service.contracts_lock:
+        await engine_stats(service)  # an engine that is down would not learn of the change
+        try:
+            change = await make()
+        except UnknownContractError as error:
+            raise not_found(str(error), param="contract_id", code="contract_not_found") from error
+        except ContractConflictError as error:
+            raise APIError(409, str(error), code="contract_conflict") from error
+        except UnattainableContractError as error:
+            raise invalid(f"{error} (of superinfer serve)", code="unattainable_contract") from error
+        except ContractError as error:
+            raise invalid(str(error), code="invalid_contract") from error
+        except ResourceError as error:
+            raise APIError(500, str(error), error_type="server_error", code="contracts_not_saved") from error
+        for service_id in change.retired:
+            await service.engine.retire_contract(service_id)
+        for contract in change.contracts:
+            await service.engine.register_contract(contract)
+    return change
+
+
+def _effects(service: Service, change: Change) -> dict[str, Any]:
+    """What else a change did: new versions of the contracts it touched, and bounds out of reach that were let in."""
+    effects: dict[str, Any] = {"versions": {one.service_id: one.version for one in change.contracts}}
+    if short := service.book.shortfalls(change):
+        effects["unattainable"] = [str(check) for check in short]
+    return effects
 
 
 async def _stats(service: Service) -> dict[str, ContractStats] | None:

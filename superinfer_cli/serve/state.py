@@ -10,6 +10,7 @@ from typing import Protocol
 
 from fastapi import Request as HTTPRequest
 
+from superinfer.cli.serve.contract_book import ContractBook
 from superinfer.cli.serve.errors import unavailable
 from superinfer.contracts.contract import SLOContract
 from superinfer.contracts.errors import EngineError
@@ -36,6 +37,10 @@ class Engine(Protocol):
 
     async def register_contract(self, contract: SLOContract) -> None:
         """Let requests use a contract from now on."""
+        ...
+
+    async def retire_contract(self, service_id: str) -> None:
+        """Refuse new requests of a contract from now on."""
         ...
 
     async def stats(self) -> Stats:
@@ -84,12 +89,13 @@ class InFlight:
 
 @dataclass
 class Service:
-    """Everything the routes share. `contracts_lock` keeps a batch of registrations whole."""
+    """Everything the routes share. `contracts_lock` keeps a change of contracts whole; `book` makes it."""
 
     engine: Engine
     tokenizer: Tokenizer
     registry: ContractRegistry
     settings: ServerSettings
+    book: ContractBook
     in_flight: InFlight = field(default_factory=InFlight)
     contracts_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 

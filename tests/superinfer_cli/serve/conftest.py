@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from superinfer.cli.serve.app import create_app
+from superinfer.cli.serve.contract_book import ContractBook
 from superinfer.cli.serve.state import ServerSettings
 from superinfer.contracts.contract import Bound, SLOContract, best_effort_contract
 from superinfer.contracts.registry import ContractRegistry
@@ -52,6 +53,7 @@ class MemoryEngine:
         self.running: dict[str, asyncio.Event] = {}
         self.aborts: list[tuple[str, str]] = []
         self.contracts: list[SLOContract] = []
+        self.retired: list[str] = []
         self.contract_stats: list[ContractStats] = []
         self.domains_up = ["0"]
         self.answers_stats = True
@@ -107,6 +109,9 @@ class MemoryEngine:
     async def register_contract(self, contract: SLOContract) -> None:
         self.contracts.append(contract)
 
+    async def retire_contract(self, service_id: str) -> None:
+        self.retired.append(service_id)
+
     async def stats(self) -> Stats:
         if not self.answers_stats:
             await asyncio.Event().wait()
@@ -144,11 +149,13 @@ def engine() -> MemoryEngine:
 
 @pytest.fixture
 def make_app(engine):
-    def make(**settings):
-        registry = ContractRegistry()
-        registry.register([best_effort_contract(), TRIAGE])
+    def make(book=None, **settings):
+        if book is None:
+            registry = ContractRegistry()
+            registry.register([best_effort_contract(), TRIAGE])
+            book = ContractBook(registry)
         chosen = ServerSettings(**{"model_name": "tiny", "max_model_len": 100, **settings})
-        return create_app(engine, ByteTokenizer(), registry, chosen)
+        return create_app(engine, ByteTokenizer(), book.registry, chosen, book=book)
 
     return make
 

@@ -5,9 +5,13 @@ import os
 
 import pytest
 
-from superinfer.cli.serve.command import api_keys, check_scheduling, context_length, load
+from superinfer.cli.serve.command import api_keys, check_attainable, check_scheduling, context_length
+from superinfer.cli.serve.contract_book import load_contracts_and_state
+from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.contracts.errors import ContractConflictError, UsageError
 from superinfer.executor.models.source import ModelSource
+from superinfer.profiler.feasibility import UnattainableContractError
+from superinfer.profiler.latency_model import LatencyModel
 
 
 def test_keys_come_from_flags_and_environment_and_leave_the_environment(monkeypatch):
@@ -42,11 +46,30 @@ def test_a_decay_profile_is_read_before_anything_starts(tmp_path):
 def test_the_default_contract_cannot_be_declared(tmp_path):
     (tmp_path / "mine.yaml").write_text("service_id: best-effort\nslo: {latency: {p99_ms: 10}}\n")
     with pytest.raises(ContractConflictError, match="best-effort"):
-        load(tmp_path)
+        load_contracts_and_state(tmp_path, None, print)
 
 
 def test_without_a_directory_only_the_default_contract_is_there():
-    assert [contract.service_id for contract in load(None).list()] == ["best-effort"]
+    assert [contract.service_id for contract in load_contracts_and_state(None, None, print)[0].list()] == [
+        "best-effort"
+    ]
+
+
+def test_a_bound_below_the_models_own_time_stops_the_start_or_is_noted(capsys):
+    model = LatencyModel(0.01, [(1, 0.0), (2, 0.0)], 0.0, 0.0, 0.0, 0.0, 0.0)
+    contracts = [
+        SLOContract(service_id="a", ttft=(Bound(0.99, 9.0),)),
+        SLOContract(service_id="b", tpot=(Bound(0.5, 10.0),)),
+    ]
+    with pytest.raises(
+        UnattainableContractError, match=r"'a': ttft p99 9 ms is below the 10 ms .*--allow-unattainable"
+    ):
+        check_attainable(contracts, model, allow=False)
+    check_attainable(contracts, model, allow=True)
+    noted = capsys.readouterr()
+    assert noted.out == ""
+    assert noted.err.startswith("note: accepted though out of reach: contract 'a': ttft p99 9 ms")
+    check_attainable(contracts[1:], model, allow=False)
 
 
 @pytest.mark.parametrize(
