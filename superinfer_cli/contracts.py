@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -22,26 +23,54 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write JSON and nothing els
 
 
 @app.command()
-def check(path: ContractPath, as_json: AsJson = False) -> None:
-    """Compile the contracts in PATH; exit 4 with every problem, one a line, when any is wrong."""
-    from superinfer.cli.console import err
-    from superinfer.contracts.errors import ContractError
+def check(
+    path: ContractPath,
+    model: Annotated[
+        str | None, typer.Option(help="Also compare every bound with the unloaded time of this profiled model.")
+    ] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt of a typical request, with --model.")] = 1,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Answer of a typical request, with --model.")] = 1,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"], typer.Option(help="Precision that the model was profiled in.")
+    ] = "auto",
+    allow_unattainable: Annotated[
+        bool, typer.Option("--allow-unattainable", help="Exit 0 though bounds are below the unloaded time.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compile the contracts in PATH; exit 4 with every problem, one a line, when any is wrong.
+
+    With --model: exit 4 too when a bound is below what the model takes for one request alone on this machine.
+    """
+    from superinfer.cli.contracts_feasibility import as_data, cached_profile, check_contracts, feasibility_table
+    from superinfer.contracts.errors import ContractError, UsageError
     from superinfer.contracts.loading import load_registry
     from superinfer.contracts.problems import InvalidContractError
 
+    if model is None and (prompt_tokens, output_tokens) != (1, 1):
+        raise UsageError("--prompt-tokens and --output-tokens need --model NAME, whose times they decide")
     try:
         contracts = load_registry(path).list()
     except ContractError as error:
         problems = error.problems if isinstance(error, InvalidContractError) else (str(error),)
-        for problem in problems:
-            err.print(f"error: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
-        if as_json:
-            _write_json({"ok": False, "problems": list(problems)})
-        raise typer.Exit(error.exit_code) from None
-    if as_json:
-        _write_json({"ok": True, "contracts": [_as_data(contract) for contract in contracts]})
-    else:
+        _fail(problems, {"ok": False, "problems": list(problems)}, as_json=as_json)
+    profile = None if model is None else cached_profile(model, dtype)
+    checks = [] if profile is None else check_contracts(contracts, profile, prompt_tokens, output_tokens)
+    problems = () if allow_unattainable else tuple(str(one) for one in checks if not one.attainable)
+    result: dict[str, Any] = {"ok": not problems, "contracts": [_as_data(contract) for contract in contracts]}
+    if profile is not None:
+        result.update(problems=list(problems), feasibility=[as_data(one) for one in checks])
+    if not as_json:
+        from superinfer.cli.console import out
+
         _print_table(contracts)
+        if profile is not None:
+            table = _table("service", "bound", "bound ms", "unloaded ms", "bound / unloaded", "attainable")
+            out.print(feasibility_table(checks, table))
+    if problems:
+        _fail(problems, result, as_json=as_json)
+    if as_json:
+        _write_json(result)
 
 
 @app.command()
@@ -61,6 +90,18 @@ def show(
         return
     for entry in compiled:
         _print_contract(entry)
+
+
+def _fail(problems: Sequence[str], result: object, *, as_json: bool) -> NoReturn:
+    """Every problem on stderr, the result on stdout where JSON was asked for, exit code 4."""
+    from superinfer.cli.console import err
+    from superinfer.contracts.errors import ContractError
+
+    for problem in problems:
+        err.print(f"error: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        _write_json(result)
+    raise typer.Exit(ContractError.exit_code) from None
 
 
 def _print_table(contracts: list[SLOContract]) -> None:
