@@ -65,15 +65,35 @@ class StepBuilder:
 
     def step_s_with_decode(self, sequence: SequenceState) -> float:
         """Predicted time of the step if this sequence decoded in it too."""
-        shape = self.shape.copy()
-        shape.add_decode(sequence.computed)
-        return self.model.step_s(shape)
+        return self._step_s_with(1, 1, sequence.computed, 0.0, 1, 0)
 
     def step_s_with_prefill(self, sequence: SequenceState, count: int) -> float:
         """Predicted time of the step if `count` prompt tokens of this sequence went in too."""
-        shape = self.shape.copy()
-        shape.add_prefill(sequence.computed, count, samples=count >= sequence.prefill_left)
-        return self.model.step_s(shape)
+        samples = count >= sequence.prefill_left
+        return self._step_s_with(count, 0, 0, count * (sequence.computed + (count + 1) / 2), samples, 1)
+
+    @property
+    def least_step_s_with_decode(self) -> float:
+        """Predicted time of the step with one more decode of the shortest context there could be."""
+        return self._step_s_with(1, 1, 0, 0.0, 1, 0)
+
+    @property
+    def least_step_s_with_prefill(self) -> float:
+        """Predicted time of the step with the smallest prefill chunk there could be."""
+        return self._step_s_with(1, 0, 0, 1.0, 0, 1)
+
+    def _step_s_with(self, tokens: int, decodes: int, context: int, pairs: float, rows: int, chunks: int) -> float:
+        shape = self.shape
+        return self.model.step_s(
+            StepShape(
+                shape.tokens + tokens,
+                shape.decodes + decodes,
+                shape.decode_context + context,
+                shape.prefill_pairs + pairs,
+                shape.rows + rows,
+                shape.chunks + chunks,
+            )
+        )
 
     def largest_prefill(self, sequence: SequenceState, limit_s: float) -> int:
         """The most prompt tokens of this sequence that keep the step within `limit_s`; 0 if none do."""

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.decay import DecayProfile
 from superinfer.scheduler.moore_hodgson import split_feasible
-from superinfer.scheduler.policies.allowance import Allowance, Reserve, allowance
+from superinfer.scheduler.policies.allowance import Allowance, Reserve
+from superinfer.scheduler.policies.plan_times import PlanTimes, PrefillTimes
 from superinfer.scheduler.policies.planner_config import PlannerConfig
 from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState, Status
@@ -60,6 +61,7 @@ class SlackPolicy:
         self.decay = decay or DecayProfile()
         self.planner = planner or PlannerConfig()
         self._classes = UrgencyClasses(model, self.planner.class_ratio)
+        self._prefills = PrefillTimes(model)
 
     def waiting_key(self, sequence: SequenceState) -> float:
         """Critical time: when effective slack reaches zero if the sequence goes on waiting."""
@@ -78,9 +80,11 @@ class SlackPolicy:
 
     def compose(self, builder: StepBuilder) -> None:
         """Fill the step class by class."""
+        times = PlanTimes(self.model, self.decay, self._prefills, builder.now)
+        by_level = self._by_level(builder)
         allowed = Allowance()
         for level in range(self._classes.count):
-            live, lost = self._members(builder, level)
+            live, lost = self._members(builder, times, by_level[level], level)
             cap_s = math.inf
             if allowed.even_s < math.inf:
                 self._serve_within(builder, live, allowed, min_chunk=self.model.efficient_chunk)
@@ -88,20 +92,22 @@ class SlackPolicy:
                 cap_s = self._idle_cap_s(level)
                 self._serve_within(builder, live, Allowance(cap_s, cap_s), min_chunk=1)
             else:
-                self._serve_first(builder, live)
+                self._serve_first(builder, times, live, level)
+                if builder.has_preempted:
+                    by_level = self._by_level(builder)
             reserve = Reserve(
                 self.planner.reserve_alpha * self._load_share(builder, level), self.planner.margin_ms / 1e3
             )
-            for item in live:
-                allowed &= allowance(item.sequence, self.model, self.decay, builder.now, reserve)
+            allowed &= times.common_allowance([item.sequence for item in live], reserve)
             self._ride_along(builder, lost, min(allowed.even_s, cap_s))
         if not builder.steps:
-            self._serve_anything(builder)
+            self._serve_anything(builder, times)
 
-    def _serve_anything(self, builder: StepBuilder) -> None:
+    def _serve_anything(self, builder: StepBuilder, times: PlanTimes) -> None:
         """No limit was wide enough for any work: a device that idles helps nobody, so the first that can go, goes."""
+        by_level = self._by_level(builder)
         for level in range(self._classes.count):
-            live, lost = self._members(builder, level)
+            live, lost = self._members(builder, times, by_level[level], level)
             for item in (*live, *lost):
                 self._decode_within(builder, item.sequence, math.inf)
                 if not builder.steps and item.sequence.status is not Status.ROTATED:
@@ -128,24 +134,31 @@ class SlackPolicy:
         """A chunk small enough to end soon: a quarter of the token budget."""
         return max(builder.config.max_step_tokens // 4, 1)
 
-    def _members(self, builder: StepBuilder, level: int) -> tuple[list[_Live], list[_Live]]:
-        """The sequences of a class that this domain could serve: those that can make it, by urgency, and the lost
-        ones.
+    def _by_level(self, builder: StepBuilder) -> list[list[SequenceState]]:
+        """The sequences with KV that have anything left to plan, class by class."""
+        levels = self._classes.levels
+        found: list[list[SequenceState]] = [[] for _ in range(self._classes.count)]
+        for pool in (builder.domain.running, builder.domain.rotated):
+            for sequence in pool.values():
+                if sequence.planned_outputs < sequence.request.sampling.max_tokens:
+                    found[levels[sequence.request.contract_id]].append(sequence)
+        return found
+
+    def _members(
+        self, builder: StepBuilder, times: PlanTimes, holders: list[SequenceState], level: int
+    ) -> tuple[list[_Live], list[_Live]]:
+        """The sequences of a class that this domain could serve, those with KV and the first that wait: those that can
+        make it, by urgency, and the lost ones.
         """
-        candidates = [
-            s
-            for pool in (builder.domain.running, builder.domain.rotated)
-            for s in pool.values()
-            if not s.is_done_planning and self._classes.level(s) == level
-        ]
+        candidates = list(holders)
         for contract_id in self._classes.contracts(level):
             candidates.extend(builder.queues.first(contract_id, self.planner.loose_in_flight * 4))
         live: list[_Live] = []
         lost: list[_Live] = []
         for sequence in candidates:
-            item = _Live(sequence, slack_s(sequence, self.model, builder.now))
-            sequence.is_lost = item.slack_s <= 0.0
-            (lost if sequence.is_lost else live).append(item)
+            slack = times.slack_s(sequence)
+            sequence.is_lost = slack <= 0.0
+            (lost if sequence.is_lost else live).append(_Live(sequence, slack))
         live.sort(key=self._rank)
         lost.sort(key=lambda item: (item.sequence.arrival_s, item.sequence.sequence_id))
         return live, lost
@@ -161,23 +174,31 @@ class SlackPolicy:
             sequence.sequence_id,
         )
 
-    def _serve_first(self, builder: StepBuilder, live: list[_Live]) -> None:
+    def _serve_first(self, builder: StepBuilder, times: PlanTimes, live: list[_Live], level: int) -> None:
         """The most urgent class present: every decode, then prefills, looser work giving way where memory is short.
 
         A prefill goes in whole unless it would cost a more critical request of the class its deadline.
         """
+        victims: list[SequenceState] | None = None
         for item in live:
             sequence = item.sequence
-            self._make_room(builder, sequence)
+            needed = builder.blocks_needed(sequence)
+            if not self._has_room(builder, sequence, needed):
+                if victims is None:
+                    victims = self._less_urgent(builder, level)
+                while victims and not self._has_room(builder, sequence, needed):
+                    builder.preempt(victims.pop())
             if sequence.status is Status.ROTATED and not builder.rotate_in(sequence):
                 continue
             builder.decode(sequence)
+        # Until the last prefill that can go in, each request limits those after it.
+        last = max((i for i, item in enumerate(live) if self._may_prefill(builder, item.sequence)), default=-1)
         limit_s = math.inf
-        for item in live:
+        for item in live[: last + 1]:
             sequence = item.sequence
-            if sequence.prefill_left and sequence.status is not Status.ROTATED:
+            if self._may_prefill(builder, sequence):
                 builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
-            limit_s = min(limit_s, allowance(sequence, self.model, self.decay, builder.now, Reserve()).even_s)
+            limit_s = min(limit_s, times.allowance(sequence, Reserve())[0])
 
     def _serve_within(self, builder: StepBuilder, live: list[_Live], allowed: Allowance, *, min_chunk: int) -> None:
         """Less urgent requests within what the urgent ones bear: decodes at the even pace, then one prefill chunk.
@@ -188,9 +209,10 @@ class SlackPolicy:
         kept, given_up = self._split(builder, live)
         in_flight = sum(item.sequence.status is Status.RUNNING for item in kept)
         running = len(builder.domain.running)
-        for item in (*kept, *given_up):
-            self._decode_within(builder, item.sequence, allowed.even_s)
+        self._decode_all_within(builder, [item.sequence for item in (*kept, *given_up)], allowed.even_s)
         limit_s = allowed.burst_s(builder.step_s, self.planner.burst_share)
+        if builder.tokens_left < 1 or builder.least_step_s_with_prefill > limit_s:
+            return
         for item in (*kept, *given_up):
             sequence = item.sequence
             if not sequence.prefill_left or sequence.status is Status.ROTATED:
@@ -209,11 +231,28 @@ class SlackPolicy:
     def _ride_along(self, builder: StepBuilder, lost: list[_Live], limit_s: float) -> None:
         """Lost requests after the live ones of their class, within what those allow."""
         for item in lost:
+            if builder.least_step_s_with_prefill > limit_s and builder.least_step_s_with_decode > limit_s:
+                return
             sequence = item.sequence
             if sequence.prefill_left and sequence.status is not Status.ROTATED:
-                builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
+                if self._may_prefill(builder, sequence):
+                    builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
             else:
                 self._decode_within(builder, sequence, limit_s)
+
+    @staticmethod
+    def _may_prefill(builder: StepBuilder, sequence: SequenceState) -> bool:
+        """False where a prefill cannot go in, whatever the limit."""
+        if sequence.computed >= sequence.prefill_target or sequence.status is Status.ROTATED:
+            return False
+        return builder.tokens_left > 0 and (sequence.status is Status.RUNNING or builder.has_room)
+
+    def _decode_all_within(self, builder: StepBuilder, sequences: list[SequenceState], limit_s: float) -> None:
+        """Decodes in the order given, as many as the limit allows."""
+        for sequence in sequences:
+            if builder.least_step_s_with_decode > limit_s:
+                return
+            self._decode_within(builder, sequence, limit_s)
 
     def _decode_within(self, builder: StepBuilder, sequence: SequenceState, limit_s: float) -> None:
         if sequence.status is Status.WAITING or not sequence.can_decode:
@@ -254,18 +293,14 @@ class SlackPolicy:
         kept, dropped = split_feasible(jobs)
         return [live[i] for i in kept], [live[i] for i in dropped]
 
-    def _make_room(self, builder: StepBuilder, sequence: SequenceState) -> None:
-        """Preempt just enough of strictly less urgent work for this sequence to run, the least urgent first."""
-        needed = builder.blocks_needed(sequence)
-        if self._has_room(builder, sequence, needed):
-            return
-        level = self._classes.level(sequence)
-        victims = sorted(
+    def _less_urgent(self, builder: StepBuilder, level: int) -> list[SequenceState]:
+        """Running sequences of strictly less urgent classes, the least urgent last: the first to give way, and just as
+        many of them as a more urgent one needs.
+        """
+        return sorted(
             (s for s in builder.domain.running.values() if self._classes.level(s) > level),
             key=lambda s: (self._classes.level(s), s.deadline_s, s.sequence_id),
         )
-        while victims and not self._has_room(builder, sequence, needed):
-            builder.preempt(victims.pop())
 
     @staticmethod
     def _has_room(builder: StepBuilder, sequence: SequenceState, blocks: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.arrivals import ArrivalRate
@@ -40,6 +41,11 @@ class UrgencyClasses:
             self._versions[contract_id] = version
             self._classify()
         load.add_arrival(sequence, self._model, now)
+
+    @property
+    def levels(self) -> Mapping[str, int]:
+        """The class of each contract."""
+        return self._levels
 
     def level(self, sequence: SequenceState) -> int:
         """The class of a request."""

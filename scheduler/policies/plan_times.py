@@ -1,0 +1,137 @@
+"""Slack and allowance of many sequences within one plan.
+
+The figures are those of `superinfer.scheduler.slack` to the last bit: the same operations in the same order, without
+the objects in between, since a plan asks for hundreds of them. Times of prefills, which stay the same while requests
+wait, are remembered between plans.
+"""
+
+from __future__ import annotations
+
+import math
+
+from superinfer.profiler.latency_model import LatencyModel, StepShape
+from superinfer.scheduler.decay import DecayProfile
+from superinfer.scheduler.policies.allowance import Allowance, Reserve
+from superinfer.scheduler.sequence import SequenceState
+
+REMEMBERED_PREFILLS = 4096
+
+
+class PrefillTimes:
+    """Uncorrected times of lone prefills by (start, count)."""
+
+    def __init__(self, model: LatencyModel) -> None:
+        self._model = model
+        self._known: dict[tuple[int, int], float] = {}
+
+    def uncorrected_s(self, start: int, count: int) -> float:
+        """`count` tokens after `start` cached ones, first token included, by the fitted constants alone."""
+        known = self._known.get((start, count))
+        if known is None:
+            if len(self._known) >= REMEMBERED_PREFILLS:
+                self._known.clear()
+            shape = StepShape()
+            shape.add_prefill(start, count, samples=True)
+            known = self._known[start, count] = self._model.uncorrected_step_s(shape)
+        return known
+
+
+class PlanTimes:
+    """Slack and allowance at one moment, under the model as it is then."""
+
+    __slots__ = (
+        "_context_s",
+        "_correction",
+        "_decay",
+        "_decode_s",
+        "_one_token_s",
+        "_prefills",
+        "_row_s",
+        "_upper",
+        "now",
+    )
+
+    def __init__(self, model: LatencyModel, decay: DecayProfile, prefills: PrefillTimes, now: float) -> None:
+        self.now = now
+        self._decay = decay
+        self._prefills = prefills
+        self._correction = model.correction
+        self._upper = model.upper_ratio
+        self._one_token_s = model.launch_s + model.linear_s(1)
+        self._context_s = model.decode_context_s
+        self._decode_s = model.decode_s
+        self._row_s = model.row_s
+
+    def decode_step_s(self, context: int) -> float:
+        """One decode alone."""
+        uncorrected_s = self._one_token_s + self._context_s * context + self._decode_s + self._row_s
+        return self._correction * uncorrected_s
+
+    def remaining_s(self, sequence: SequenceState) -> float:
+        """Predicted time to completion if the sequence had the device to itself."""
+        most = sequence.request.sampling.max_tokens
+        left = (sequence.expected_outputs if sequence.expected_outputs < most else most) - sequence.planned_outputs
+        if left < 1:
+            left = 1
+        computed, target = sequence.computed, sequence.prefill_target
+        prefill_s = 0.0
+        if computed < target:
+            prefill_s = self._correction * self._prefills.uncorrected_s(computed, target - computed)
+            left -= 1
+            computed = target
+        if left <= 0:
+            return prefill_s
+        context = computed + left // 2
+        uncorrected_s = self._one_token_s + self._context_s * context + self._decode_s + self._row_s
+        return prefill_s + left * (self._correction * uncorrected_s)
+
+    def slack_s(self, sequence: SequenceState) -> float:
+        """The smallest slack over all milestones; infinite for best effort."""
+        slack = math.inf
+        if sequence.deadline_s < math.inf:
+            slack = sequence.deadline_s - self.now - self.remaining_s(sequence)
+        if sequence.ttft_deadline_s < math.inf and sequence.planned_outputs == 0:
+            slack = min(slack, sequence.ttft_deadline_s - self.now - self._first_token_s(sequence))
+        if sequence.tpot_s < math.inf and sequence.first_token_s is not None:
+            due_s = sequence.first_token_s + sequence.planned_outputs * sequence.tpot_s
+            slack = min(slack, due_s - self.now - self.decode_step_s(sequence.computed))
+        return slack
+
+    def allowance(self, sequence: SequenceState, reserve: Reserve) -> tuple[float, float]:
+        """(even_s, whole_s) of what one sequence can bear, over all its milestones; unlimited for best effort.
+
+        A step may take longer than predicted: what is allowed is what fits even at the model's upper quantile.
+        """
+        own_s = self.decode_step_s(sequence.computed)
+        even = whole = math.inf
+        if sequence.deadline_s < math.inf:
+            time_left = sequence.deadline_s - self.now
+            spare = self._spare_s(time_left - self.remaining_s(sequence), time_left, reserve)
+            even = (own_s + spare / sequence.outputs_left) / self._upper
+            whole = (own_s + spare) / self._upper
+        if sequence.ttft_deadline_s < math.inf and sequence.planned_outputs == 0:
+            time_left = sequence.ttft_deadline_s - self.now
+            spare = self._spare_s(time_left - self._first_token_s(sequence), time_left, reserve)
+            bearable = (own_s + spare) / self._upper
+            even, whole = min(even, bearable), min(whole, bearable)
+        if sequence.tpot_s < math.inf and sequence.first_token_s is not None:
+            time_left = sequence.first_token_s + sequence.planned_outputs * sequence.tpot_s - self.now
+            spare = self._spare_s(time_left - own_s, time_left, reserve)
+            bearable = (own_s + spare) / self._upper
+            even, whole = min(even, bearable), min(whole, bearable)
+        return even, whole
+
+    def common_allowance(self, sequences: list[SequenceState], reserve: Reserve) -> Allowance:
+        """What all of them can bear."""
+        each = [self.allowance(sequence, reserve) for sequence in sequences]
+        return Allowance(
+            min((even for even, _ in each), default=math.inf), min((whole for _, whole in each), default=math.inf)
+        )
+
+    def _first_token_s(self, sequence: SequenceState) -> float:
+        count = max(sequence.prefill_target - sequence.computed, 1)
+        return self._correction * self._prefills.uncorrected_s(sequence.computed, count)
+
+    def _spare_s(self, slack_s: float, time_left_s: float, reserve: Reserve) -> float:
+        usable_s = self._decay.time_to_zero_ms(slack_s * 1e3) / 1e3
+        return usable_s - reserve.share * max(time_left_s, 0.0) - reserve.margin_s

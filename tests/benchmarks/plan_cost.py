@@ -1,0 +1,143 @@
+"""What one `Scheduler.plan` and one `Scheduler.add` cost, with 256 requests running and many waiting.
+
+    python tests/benchmarks/plan_cost.py [--policy slack fcfs] [--waiting 10000 100000] [--steps 300] [--json]
+
+The load is mixed and too much for the device, as it is when planning is slowest: seven tight requests to three loose
+ones, most of the tight ones running. Figures are CPU time of the thread, which other work on the machine hardly
+changes; garbage collection is left on, as in the engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from superinfer.contracts.contract import Bound, SLOContract
+from superinfer.executor.simulated import SimulatedDevice
+from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.request import Request, SamplingParams
+from superinfer.scheduler.scheduler import Scheduler
+
+RUNNING = 256
+DOMAIN = "domain-0"
+CONTRACTS = [
+    SLOContract(service_id="triage", latency=(Bound(0.99, 30_000.0),)),
+    SLOContract(service_id="report", latency=(Bound(0.99, 400_000.0),)),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Microseconds."""
+
+    policy: str
+    running: int
+    waiting: int
+    plan_median_us: float
+    plan_p99_us: float
+    add_median_us: float
+    add_p99_us: float
+
+
+def make_model() -> LatencyModel:
+    """About what a large GPU takes."""
+    return LatencyModel(
+        launch_s=0.002,
+        linear_points=[(1, 0.005), (8, 0.0052), (64, 0.006), (256, 0.009), (1024, 0.03)],
+        decode_context_s=5e-9,
+        decode_s=1e-6,
+        prefill_pair_s=1e-10,
+        chunk_s=2e-5,
+        row_s=1e-6,
+    )
+
+
+def make_request(number: int, now: float) -> Request:
+    is_tight = number % 10 < 7
+    return Request(
+        request_id=str(number),
+        contract_id="triage" if is_tight else "report",
+        prompt_token_ids=[1] * (64 if is_tight else 256),
+        sampling=SamplingParams(max_tokens=1000 + number % 64, ignore_eos=True),
+        arrival_s=now,
+    )
+
+
+def measure(policy: str, waiting: int, steps: int) -> Cost:
+    """Fill the device, let the rest wait, and time the steps that follow."""
+    model = make_model()
+    scheduler = Scheduler(
+        domains=[DomainSpec(DOMAIN, 40_000)],
+        contracts=CONTRACTS,
+        latency_model=model,
+        config=SchedulerConfig(policy=policy, max_step_tokens=1024, max_running=RUNNING, max_model_len=4096),
+    )
+    device = SimulatedDevice(DOMAIN, model.fresh(), sigma=0.05)
+    now, number = 0.0, 0
+
+    def add() -> float:
+        nonlocal number
+        request = make_request(number, now)
+        number += 1
+        started = time.thread_time()
+        refusal = scheduler.add(request, now)
+        spent = time.thread_time() - started
+        assert refusal is None
+        return spent
+
+    def step() -> float:
+        nonlocal now
+        started = time.thread_time()
+        plan = scheduler.plan(DOMAIN, now)
+        spent = time.thread_time() - started
+        assert plan is not None
+        device.now = now
+        result = device.execute(plan)
+        now = result.finished_s
+        scheduler.observe(result, now)
+        return spent
+
+    while scheduler.stats(now).running < RUNNING:
+        add()
+        step()
+    while scheduler.stats(now).waiting:
+        scheduler.abort(next(iter(scheduler.queues.heads())).request.request_id, now)
+    adds = [add() for _ in range(waiting)]
+    for _ in range(10):
+        step()
+    plans = [step() for _ in range(steps)]
+    stats = scheduler.stats(now)
+    return Cost(policy, stats.running, stats.waiting, *_figures(plans), *_figures(adds))
+
+
+def _figures(times_s: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(times_s)
+    return statistics.median(ordered) * 1e6, ordered[int(0.99 * (len(ordered) - 1))] * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", nargs="+", default=["slack", "fcfs"])
+    parser.add_argument("--waiting", nargs="+", type=int, default=[10_000, 100_000])
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    costs = [measure(policy, waiting, options.steps) for policy in options.policy for waiting in options.waiting]
+    if options.json:
+        print(json.dumps([asdict(cost) for cost in costs], indent=2))
+        return
+    for cost in costs:
+        print(
+            f"{cost.policy:>12}  {cost.running} running + {cost.waiting:,} waiting: "
+            f"plan {cost.plan_median_us:,.0f} µs median, {cost.plan_p99_us:,.0f} µs p99; "
+            f"add {cost.add_median_us:,.0f} µs median, {cost.add_p99_us:,.0f} µs p99"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""The slack policy written plainly: every figure computed anew wherever it is asked for. What the policy that serves
+decides has to equal what this one decides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.decay import DecayProfile
+from superinfer.scheduler.moore_hodgson import split_feasible
+from superinfer.scheduler.policies.allowance import Allowance, Reserve
+from superinfer.scheduler.policies.planner_config import PlannerConfig
+from superinfer.scheduler.policies.urgency import UrgencyClasses
+from superinfer.scheduler.sequence import SequenceState, Status
+from superinfer.scheduler.slack import milestones, slack_s
+from superinfer.scheduler.step_builder import StepBuilder
+
+BEST_EFFORT_DEADLINE_S = 1e9
+PATIENCE = 0.3
+"""Share of its allowed time that a less urgent request's slack must exceed for its prefill to wait for a good chunk."""
+LOOSE_SHARE = 0.75
+"""Share of the sequences a domain may run beyond which less urgent ones do not enter: requests that were given up hold
+their KV, and must not keep urgent ones out."""
+
+
+def allowance(
+    sequence: SequenceState, model: LatencyModel, decay: DecayProfile, now: float, reserve: Reserve
+) -> Allowance:
+    """What one request can bear, over all its milestones; unlimited for best effort.
+
+    A step may take longer than predicted: what is allowed is what fits even at the model's upper quantile.
+    """
+    own_s = model.decode_step_s(sequence.computed)
+    upper = model.upper_ratio
+    even = whole = math.inf
+    for milestone in milestones(sequence, model, now):
+        usable_s = decay.time_to_zero_ms(milestone.slack_s * 1e3) / 1e3
+        spare_s = usable_s - reserve.share * max(milestone.time_left_s, 0.0) - reserve.margin_s
+        even = min(even, (own_s + spare_s / milestone.steps_left) / upper)
+        whole = min(whole, (own_s + spare_s) / upper)
+    return Allowance(even, whole)
+
+
+@dataclass(slots=True)
+class _Live:
+    """A sequence with its slack at the time of planning."""
+
+    sequence: SequenceState
+    slack_s: float
+
+
+class PlainSlackPolicy:
+    name = "slack"
+
+    def __init__(
+        self,
+        model: LatencyModel,
+        *,
+        decay: DecayProfile | None = None,
+        planner: PlannerConfig | None = None,
+    ) -> None:
+        self.model = model
+        self.decay = decay or DecayProfile()
+        self.planner = planner or PlannerConfig()
+        self._classes = UrgencyClasses(model, self.planner.class_ratio)
+
+    def waiting_key(self, sequence: SequenceState) -> float:
+        """Critical time: when effective slack reaches zero if the sequence goes on waiting."""
+        now = sequence.stage_since_s
+        slack = slack_s(sequence, self.model, now)
+        if math.isinf(slack):
+            return BEST_EFFORT_DEADLINE_S + sequence.arrival_s
+        return now + self.decay.time_to_zero_ms(slack * 1e3) / 1e3
+
+    def on_arrival(self, sequence: SequenceState, now: float) -> None:
+        """Learn the contract's rate, its load, and where it stands among the others."""
+        self._classes.add_arrival(sequence, now)
+
+    def on_finish(self, sequence: SequenceState, now: float) -> None:
+        """Nothing to learn."""
+
+    def compose(self, builder: StepBuilder) -> None:
+        """Fill the step class by class."""
+        allowed = Allowance()
+        for level in range(self._classes.count):
+            live, lost = self._members(builder, level)
+            cap_s = math.inf
+            if allowed.even_s < math.inf:
+                self._serve_within(builder, live, allowed, min_chunk=self.model.efficient_chunk)
+            elif level > 0:
+                cap_s = self._idle_cap_s(level)
+                self._serve_within(builder, live, Allowance(cap_s, cap_s), min_chunk=1)
+            else:
+                self._serve_first(builder, live)
+            reserve = Reserve(
+                self.planner.reserve_alpha * self._load_share(builder, level), self.planner.margin_ms / 1e3
+            )
+            for item in live:
+                allowed &= allowance(item.sequence, self.model, self.decay, builder.now, reserve)
+            self._ride_along(builder, lost, min(allowed.even_s, cap_s))
+        if not builder.steps:
+            self._serve_anything(builder)
+
+    def _serve_anything(self, builder: StepBuilder) -> None:
+        """No limit was wide enough for any work: a device that idles helps nobody, so the first that can go, goes."""
+        for level in range(self._classes.count):
+            live, lost = self._members(builder, level)
+            for item in (*live, *lost):
+                self._decode_within(builder, item.sequence, math.inf)
+                if not builder.steps and item.sequence.status is not Status.ROTATED:
+                    builder.prefill(item.sequence, self._small_chunk(builder))
+                if builder.steps:
+                    return
+        if not builder.domain.in_flight:
+            self._break_deadlock(builder)
+
+    def _break_deadlock(self, builder: StepBuilder) -> None:
+        """Equals hold all memory, each lacks a block, and no result is due that could free one: the last give way until
+        the first can go on. Their order is a fixed one, lest they give way to each other in turns.
+        """
+        stuck = sorted(
+            (s for s in builder.domain.running.values() if not s.is_done_planning),
+            key=lambda s: (self._classes.level(s), s.is_lost, s.deadline_s, s.sequence_id),
+        )
+        while len(stuck) > 1 and builder.preempt(stuck.pop()):
+            if builder.decode(stuck[0]) or builder.prefill(stuck[0], self._small_chunk(builder)):
+                return
+
+    @staticmethod
+    def _small_chunk(builder: StepBuilder) -> int:
+        """A chunk small enough to end soon: a quarter of the token budget."""
+        return max(builder.config.max_step_tokens // 4, 1)
+
+    def _members(self, builder: StepBuilder, level: int) -> tuple[list[_Live], list[_Live]]:
+        """The sequences of a class that this domain could serve: those that can make it, by urgency, and the lost
+        ones.
+        """
+        candidates = [
+            s
+            for pool in (builder.domain.running, builder.domain.rotated)
+            for s in pool.values()
+            if not s.is_done_planning and self._classes.level(s) == level
+        ]
+        for contract_id in self._classes.contracts(level):
+            candidates.extend(builder.queues.first(contract_id, self.planner.loose_in_flight * 4))
+        live: list[_Live] = []
+        lost: list[_Live] = []
+        for sequence in candidates:
+            item = _Live(sequence, slack_s(sequence, self.model, builder.now))
+            sequence.is_lost = item.slack_s <= 0.0
+            (lost if sequence.is_lost else live).append(item)
+        live.sort(key=self._rank)
+        lost.sort(key=lambda item: (item.sequence.arrival_s, item.sequence.sequence_id))
+        return live, lost
+
+    def _rank(self, item: _Live) -> tuple[float, float, int]:
+        """Highest risk first; at equal risk the earlier critical time."""
+        sequence, slack_ms = item.sequence, item.slack_s * 1e3
+        if math.isinf(slack_ms):
+            return (0.0, sequence.arrival_s, sequence.sequence_id)
+        return (
+            -self.decay.log_risk(sequence.contract.priority, slack_ms),
+            self.decay.time_to_zero_ms(slack_ms),
+            sequence.sequence_id,
+        )
+
+    def _serve_first(self, builder: StepBuilder, live: list[_Live]) -> None:
+        """The most urgent class present: every decode, then prefills, looser work giving way where memory is short.
+
+        A prefill goes in whole unless it would cost a more critical request of the class its deadline.
+        """
+        for item in live:
+            sequence = item.sequence
+            self._make_room(builder, sequence)
+            if sequence.status is Status.ROTATED and not builder.rotate_in(sequence):
+                continue
+            builder.decode(sequence)
+        limit_s = math.inf
+        for item in live:
+            sequence = item.sequence
+            if sequence.prefill_left and sequence.status is not Status.ROTATED:
+                builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
+            limit_s = min(limit_s, allowance(sequence, self.model, self.decay, builder.now, Reserve()).even_s)
+
+    def _serve_within(self, builder: StepBuilder, live: list[_Live], allowed: Allowance, *, min_chunk: int) -> None:
+        """Less urgent requests within what the urgent ones bear: decodes at the even pace, then one prefill chunk.
+
+        A chunk may spend a share of the slack at once, since large chunks use the device better than small ones; one
+        below `min_chunk` goes in only for a request that cannot wait for a better moment.
+        """
+        kept, given_up = self._split(builder, live)
+        in_flight = sum(item.sequence.status is Status.RUNNING for item in kept)
+        running = len(builder.domain.running)
+        for item in (*kept, *given_up):
+            self._decode_within(builder, item.sequence, allowed.even_s)
+        limit_s = allowed.burst_s(builder.step_s, self.planner.burst_share)
+        for item in (*kept, *given_up):
+            sequence = item.sequence
+            if not sequence.prefill_left or sequence.status is Status.ROTATED:
+                continue
+            if sequence.status is Status.WAITING and (
+                in_flight >= self.planner.loose_in_flight or running >= LOOSE_SHARE * builder.config.max_running
+            ):
+                continue
+            count = builder.largest_prefill(sequence, limit_s)
+            can_wait = item.slack_s > PATIENCE * (sequence.deadline_s - sequence.arrival_s)
+            if count < min(min_chunk, sequence.prefill_left) and can_wait:
+                return
+            if builder.prefill(sequence, count):
+                return
+
+    def _ride_along(self, builder: StepBuilder, lost: list[_Live], limit_s: float) -> None:
+        """Lost requests after the live ones of their class, within what those allow."""
+        for item in lost:
+            sequence = item.sequence
+            if sequence.prefill_left and sequence.status is not Status.ROTATED:
+                builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
+            else:
+                self._decode_within(builder, sequence, limit_s)
+
+    def _decode_within(self, builder: StepBuilder, sequence: SequenceState, limit_s: float) -> None:
+        if sequence.status is Status.WAITING or not sequence.can_decode:
+            return
+        if builder.step_s_with_decode(sequence) > limit_s:
+            return
+        if sequence.status is Status.ROTATED:
+            # Coming back needs air: a return that fills the pool would be rotated out again at the next urgent arrival.
+            spare = builder.domain.device_blocks.free - builder.blocks_needed(sequence)
+            if spare < builder.domain.device_blocks.total // 10 or not builder.rotate_in(sequence):
+                return
+        builder.decode(sequence)
+
+    def _load_share(self, builder: StepBuilder, level: int) -> float:
+        """Share of this domain's time that arrivals at least as urgent as this class will take."""
+        return self._classes.load_share(builder.now, level) / builder.domains_up
+
+    def _idle_cap_s(self, level: int) -> float:
+        """Step cap while nothing more urgent is alive: what the tightest contract above can bear to wait."""
+        return max(self.planner.idle_step_share * self._classes.initial_slack_s(level), 1e-3)
+
+    def _split(self, builder: StepBuilder, live: list[_Live]) -> tuple[list[_Live], list[_Live]]:
+        """Those that can all make it together, in deadline order, and those to give up."""
+        if not live:
+            return [], []
+        level = self._classes.level(live[0].sequence)
+        busy = min(self._load_share(builder, level - 1), 0.95) if level else 0.0
+        batch = max(min(len(live), self.planner.loose_in_flight), 1)
+        token_s = self.model.shared_decode_s(batch, live[0].sequence.computed)
+        prompt_token_s = self.model.prefill_token_s
+        jobs = [
+            (
+                item.sequence.deadline_s - builder.now,
+                (item.sequence.outputs_left * token_s + item.sequence.prefill_left * prompt_token_s) / (1.0 - busy),
+            )
+            for item in live
+        ]
+        kept, dropped = split_feasible(jobs)
+        return [live[i] for i in kept], [live[i] for i in dropped]
+
+    def _make_room(self, builder: StepBuilder, sequence: SequenceState) -> None:
+        """Preempt just enough of strictly less urgent work for this sequence to run, the least urgent first."""
+        needed = builder.blocks_needed(sequence)
+        if self._has_room(builder, sequence, needed):
+            return
+        level = self._classes.level(sequence)
+        victims = sorted(
+            (s for s in builder.domain.running.values() if self._classes.level(s) > level),
+            key=lambda s: (self._classes.level(s), s.deadline_s, s.sequence_id),
+        )
+        while victims and not self._has_room(builder, sequence, needed):
+            builder.preempt(victims.pop())
+
+    @staticmethod
+    def _has_room(builder: StepBuilder, sequence: SequenceState, blocks: int) -> bool:
+        enters = sequence.status is not Status.RUNNING
+        return builder.domain.device_blocks.free >= blocks and (builder.has_room or not enters)
