@@ -1,4 +1,4 @@
-"""`superinfer contracts check|show`: what contract files mean, before anything serves them."""
+"""`superinfer contracts check|show|export`: what contract files mean, before anything serves them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
+from superinfer.cli import plan
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from superinfer.contracts.contract import Bound, SLOContract
     from superinfer.contracts.inheritance import Origin
 
-app = typer.Typer(name="contracts", help="Check and show SLO contracts.", no_args_is_help=True)
+app = typer.Typer(name="contracts", help="Check, show and export SLO contracts.", no_args_is_help=True)
 
 ContractPath = Annotated[Path, typer.Argument(help="A YAML or JSON contract file, or a directory of them.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON and nothing else to stdout.")]
@@ -90,6 +92,37 @@ def show(
         return
     for entry in compiled:
         _print_contract(entry)
+
+
+@app.command()
+def export(
+    path: ContractPath,
+    form: Annotated[
+        Literal["openslo", "sloth"],
+        typer.Option("--format", help="openslo: OpenSLO v1; sloth: Sloth prometheus/v1, for Prometheus rules."),
+    ],
+) -> None:
+    """Write the bounds of the contracts in PATH as YAML for monitoring tools, over the metrics of superinfer serve."""
+    from superinfer.cli.console import err
+    from superinfer.contracts.errors import ContractError
+    from superinfer.contracts.loading import load_registry
+    from superinfer.contracts.objectives import not_exported
+    from superinfer.contracts.openslo import to_openslo
+    from superinfer.contracts.sloth import to_sloth
+
+    contracts = load_registry(path).list()
+    text = to_openslo(contracts) if form == "openslo" else to_sloth(contracts)
+    if not text:
+        raise ContractError(f"{path}: no contract bounds latency, ttft or tpot; there is nothing to export")
+    typer.echo(text, nl=False)
+    left_out = [term for contract in contracts for term in not_exported(contract)]
+    if left_out:
+        err.print(
+            f"note: not exported, since no metric tells the share of requests that holds it: {'; '.join(left_out)}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _fail(problems: Sequence[str], result: object, *, as_json: bool) -> NoReturn:
@@ -185,3 +218,6 @@ def _with_origins(entry: CompiledContract) -> dict[str, Any]:
 
 def _write_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+app.command("plan")(plan.plan)

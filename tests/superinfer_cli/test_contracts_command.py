@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
 from superinfer.cli.contracts import app
 from superinfer.contracts import loading
-from superinfer.contracts.errors import ModelError, UnknownContractError, UsageError
+from superinfer.contracts.errors import ContractError, ModelError, UnknownContractError, UsageError
 from superinfer.executor.profile_model import THREADS, resolve_dtype
 from superinfer.profiler.architecture import ModelArchitecture
 from superinfer.profiler.device import device_name
@@ -77,6 +78,25 @@ def test_show_of_an_unknown_service_suggests_the_nearest() -> None:
     result = runner.invoke(app, ["show", EXAMPLES, "riskscoring"])
     assert isinstance(result.exception, UnknownContractError)
     assert "did you mean risk-scoring?" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("form", "first"), [("openslo", "apiVersion: openslo/v1"), ("sloth", "version: prometheus/v1")]
+)
+def test_export_writes_only_the_documents_to_stdout_and_notes_what_it_leaves_out(form: str, first: str) -> None:
+    result = runner.invoke(app, ["export", EXAMPLES, "--format", form])
+    assert result.exit_code == 0
+    assert result.stdout.startswith(first)
+    assert all(isinstance(document, dict) for document in yaml.safe_load_all(result.stdout))
+    assert "hospital-core-emergency-triage: max_jitter_ms" in result.stderr
+
+
+def test_export_of_nothing_bounded_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("service_id: a\nslo: {availability: 0.9}")
+    result = runner.invoke(app, ["export", str(tmp_path), "--format", "sloth"])
+    assert isinstance(result.exception, ContractError)
+    assert "nothing to export" in str(result.exception)
+    assert result.stdout == ""
 
 
 @pytest.fixture
