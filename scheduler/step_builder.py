@@ -113,16 +113,19 @@ class StepBuilder:
 
     def decode(self, sequence: SequenceState) -> bool:
         """Decode one token of a running sequence; False where budget or memory is short."""
-        if self.is_planned(sequence) or not sequence.can_decode or self.tokens_left < 1:
+        start = sequence.computed
+        if start < sequence.prefill_target or sequence.is_done_planning or sequence.sequence_id in self._planned:
             return False
-        blocks = self._grow(sequence, sequence.computed + 1)
+        if self.shape.tokens >= self.config.max_step_tokens:
+            return False
+        blocks = self._grow(sequence, start + 1)
         if blocks is None:
             return False
         self._add(sequence, SequenceStep(
-            sequence_id=sequence.sequence_id, start=sequence.computed, count=1, is_decode=True, new_blocks=blocks
+            sequence_id=sequence.sequence_id, start=start, count=1, is_decode=True, new_blocks=blocks
         ))  # fmt: skip
-        self.shape.add_decode(sequence.computed)
-        sequence.computed += 1
+        self.shape.add_decode(start)
+        sequence.computed = start + 1
         sequence.planned_outputs += 1
         return True
 

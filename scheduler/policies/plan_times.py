@@ -69,20 +69,18 @@ class PlanTimes:
 
     def remaining_s(self, sequence: SequenceState) -> float:
         """Predicted time to completion if the sequence had the device to itself."""
-        most = sequence.request.sampling.max_tokens
-        left = (sequence.expected_outputs if sequence.expected_outputs < most else most) - sequence.planned_outputs
-        if left < 1:
-            left = 1
-        computed, target = sequence.computed, sequence.prefill_target
+        return self._remaining_s(sequence, sequence.outputs_left)
+
+    def _remaining_s(self, sequence: SequenceState, left: int) -> float:
+        context = sequence.computed
         prefill_s = 0.0
-        if computed < target:
-            prefill_s = self._correction * self._prefills.uncorrected_s(computed, target - computed)
+        if context < sequence.prefill_target:
+            prefill_s = self._correction * self._prefills.uncorrected_s(context, sequence.prefill_target - context)
+            context = sequence.prefill_target
             left -= 1
-            computed = target
-        if left <= 0:
-            return prefill_s
-        context = computed + left // 2
-        uncorrected_s = self._one_token_s + self._context_s * context + self._decode_s + self._row_s
+            if left < 1:
+                return prefill_s
+        uncorrected_s = self._one_token_s + self._context_s * (context + left // 2) + self._decode_s + self._row_s
         return prefill_s + left * (self._correction * uncorrected_s)
 
     def slack_s(self, sequence: SequenceState) -> float:
@@ -105,9 +103,10 @@ class PlanTimes:
         own_s = self.decode_step_s(sequence.computed)
         even = whole = math.inf
         if sequence.deadline_s < math.inf:
+            left = sequence.outputs_left
             time_left = sequence.deadline_s - self.now
-            spare = self._spare_s(time_left - self.remaining_s(sequence), time_left, reserve)
-            even = (own_s + spare / sequence.outputs_left) / self._upper
+            spare = self._spare_s(time_left - self._remaining_s(sequence, left), time_left, reserve)
+            even = (own_s + spare / left) / self._upper
             whole = (own_s + spare) / self._upper
         if sequence.ttft_deadline_s < math.inf and sequence.planned_outputs == 0:
             time_left = sequence.ttft_deadline_s - self.now
@@ -134,4 +133,4 @@ class PlanTimes:
 
     def _spare_s(self, slack_s: float, time_left_s: float, reserve: Reserve) -> float:
         usable_s = self._decay.time_to_zero_ms(slack_s * 1e3) / 1e3
-        return usable_s - reserve.share * max(time_left_s, 0.0) - reserve.margin_s
+        return usable_s - reserve.share * (time_left_s if time_left_s > 0.0 else 0.0) - reserve.margin_s

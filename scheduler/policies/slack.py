@@ -182,6 +182,8 @@ class SlackPolicy:
         victims: list[SequenceState] | None = None
         for item in live:
             sequence = item.sequence
+            if sequence.status is Status.RUNNING and builder.decode(sequence):
+                continue
             needed = builder.blocks_needed(sequence)
             if not self._has_room(builder, sequence, needed):
                 if victims is None:
