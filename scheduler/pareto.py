@@ -1,10 +1,10 @@
 """Which share of which device each contract gets, so that every bound holds and no margin is left lying.
 
 `plan_allocation` looks for allocations in which no contract's margin can rise without another's falling, shows the
-frontier that they form, and picks the one with the best total utilisation; of equals the one whose smallest relative
-margin is largest. Where not every bound can hold it names a smallest set of contracts that cannot hold theirs
-together. The queueing model and its limits are in `pareto_demand`, the program that HiGHS solves in
-`pareto_program`.
+frontier that they form, and picks the one with the best total utilisation; of those that are as good within
+`PlanLimits.equal_utilisation`, the one whose smallest relative margin is largest. Where not every bound can hold it
+names a smallest set of contracts that cannot hold theirs together. The queueing model and its limits are in
+`pareto_demand`, the program that HiGHS solves in `pareto_program`.
 
 Each frontier point comes from two solves. The first maximises one contract's margin, the utilisation, or the smallest
 of weighted margins (Chebyshev scalarisation); the second maximises the sum of all margins with none below what the
@@ -16,15 +16,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from superinfer.contracts.errors import ResourceError
 from superinfer.scheduler.pareto_demand import ContractDemand
 from superinfer.scheduler.pareto_program import AllocationProgram, PlanLimits, Solution
 from superinfer.scheduler.topology import Device
 
 MAX_MIXED_POINTS = 10
 MAX_SUBSET_SOLVES = 300
-EQUAL_UTILISATION = 1e-6
 # HiGHS keeps constraints to 1e-7; a margin that was reached is asked for again with a little less.
 TOLERANCE = 1e-6
 
@@ -47,10 +47,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A bound and what is predicted for its percentile on the slowest of the contract's devices, in milliseconds."""
+    """A bound and what is predicted for its percentile on the slowest of the contract's devices, in milliseconds.
+
+    The milestone is latency, ttft, tpot or jitter; jitter is a standard deviation and has no percentile.
+    """
 
     milestone: str
-    percentile: float
+    percentile: float | None
     bound_ms: float
     predicted_ms: float
 
@@ -122,21 +125,24 @@ def plan_allocation(
     useful = program.solve(program.utilisation_weights())
     if useful is None:
         return clashing_contracts(demands, devices, settings)
-    best = [_reached(program, program.solve({program.margin(c): 1.0}))[c] for c in range(len(demands))]
+    best = [_most(program, c, useful) for c in range(len(demands))]
     lows = [0.0 if demand.is_best_effort else 1.0 for demand in demands]
     spans = [max(high - low, TOLERANCE) for high, low in zip(best, lows, strict=True)]
-    starts = [list(useful.margins)]
-    starts += [[best[c] if c == one else lows[c] for c in range(len(demands))] for one in range(len(demands))]
-    starts += [_compromise(program, lows, spans, chosen) for chosen in _mixes(len(demands))]
+    points = [_raise_all(program, useful.margins, spans) or replace(useful, is_proven=False)]
+    for one in range(len(demands)):
+        start = [best[c] if c == one else low for c, low in enumerate(lows)]
+        points += filter(None, [_raise_all(program, start, spans)])
+    for mix in _mixes(len(demands)):
+        if balanced := _compromise(program, lows, spans, mix):
+            points += filter(None, [_raise_all(program, balanced, spans)])
     frontier: list[tuple[float, Allocation]] = []
-    for start in starts:
-        point = _raise_all(program, start, spans)
+    for point in points:
         relative = [(margin - low) / span for margin, low, span in zip(point.margins, lows, spans, strict=True)]
         allocation = _allocation(program, list(devices), point)
         if not any(_same(allocation, other) for _, other in frontier):
             frontier.append((min(relative, default=0.0), allocation))
     best_use = max(allocation.utilisation for _, allocation in frontier)
-    equals = [each for each in frontier if each[1].utilisation >= best_use - EQUAL_UTILISATION]
+    equals = [each for each in frontier if each[1].utilisation >= best_use - settings.equal_utilisation]
     chosen = max(equals, key=lambda each: each[0])[1]
     return Plan(chosen=chosen, frontier=tuple(allocation for _, allocation in frontier))
 
@@ -178,27 +184,43 @@ def _mixes(contracts: int) -> list[tuple[int, ...]]:
     return [everybody, *pairs[: MAX_MIXED_POINTS - 1]]
 
 
+def _most(program: AllocationProgram, c: int, known: Solution) -> float:
+    """The largest margin of contract c that the solver finds in its time, at least that of a known solution."""
+    try:
+        solution = program.solve({program.margin(c): 1.0})
+    except ResourceError:
+        solution = None
+    return max(known.margins[c], solution.margins[c] if solution else 0.0)
+
+
 def _compromise(
     program: AllocationProgram, lows: Sequence[float], spans: Sequence[float], chosen: Sequence[int]
-) -> list[float]:
-    """Margins that rise together from `lows`, each by the same part of its span, as far as they can."""
+) -> list[float] | None:
+    """Margins that rise together from `lows`, each by the same part of its span, as far as they can.
+
+    None where the solver did not get there in its time.
+    """
     rise = {c: (lows[c], spans[c]) for c in chosen}
-    reached = _reached(program, program.solve({program.together: 1.0}, rise=rise))
-    part = min((reached[c] - lows[c]) / spans[c] for c in chosen)
+    try:
+        solution = program.solve({program.together: 1.0}, rise=rise)
+    except ResourceError:
+        solution = None
+    if solution is None:
+        return None
+    part = min((solution.margins[c] - lows[c]) / spans[c] for c in chosen)
     return [lows[c] + part * spans[c] if c in rise else lows[c] for c in range(len(lows))]
 
 
-def _raise_all(program: AllocationProgram, start: Sequence[float], spans: Sequence[float]) -> Solution:
-    """The allocation with the largest sum of relative margins, none below where it starts."""
+def _raise_all(program: AllocationProgram, start: Sequence[float], spans: Sequence[float]) -> Solution | None:
+    """The allocation with the largest sum of relative margins, none below where it starts.
+
+    None where the solver did not get there in its time.
+    """
     floors = {c: margin - TOLERANCE * max(margin, 1.0) for c, margin in enumerate(start)}
-    solution = program.solve({program.margin(c): 1.0 / span for c, span in enumerate(spans)}, floors)
-    assert solution is not None, "margins that were reached once can be reached again"
-    return solution
-
-
-def _reached(program: AllocationProgram, solution: Solution | None) -> tuple[float, ...]:
-    assert solution is not None, "a feasible program stays feasible under another objective"
-    return solution.margins
+    try:
+        return program.solve({program.margin(c): 1.0 / span for c, span in enumerate(spans)}, floors)
+    except ResourceError:
+        return None
 
 
 def _same(first: Allocation, second: Allocation) -> bool:
@@ -257,12 +279,18 @@ def _predictions(program: AllocationProgram, c: int, solution: Solution) -> tupl
         for d, device in enumerate(program.devices)
         if solution.used[c][d]
     ]
-    return tuple(
+    predictions = [
         Prediction(
             milestone=bound.milestone,
             percentile=bound.percentile,
-            bound_ms=bound.bound_s * 1e3,
-            predicted_ms=max(demand.predicted_s(bound, speed, headroom) for speed, headroom in served) * 1e3,
+            bound_ms=bound.bound_s * 1e3 / bound.count,
+            predicted_ms=max(demand.predicted_s(bound, speed, headroom) for speed, headroom in served)
+            * 1e3
+            / bound.count,
         )
         for bound in demand.bounds
-    )
+    ]
+    if demand.max_jitter_s is not None:
+        least = min(headroom for _, headroom in served)
+        predictions.append(Prediction("jitter", None, demand.max_jitter_s * 1e3, demand.work_s / least * 1e3))
+    return tuple(predictions)

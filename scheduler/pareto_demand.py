@@ -39,12 +39,16 @@ class ModelCosts:
 
 @dataclass(frozen=True, slots=True)
 class TimeBound:
-    """At `percentile` the milestone is reached within `bound_s`, of which `floor_s` / speed no capacity can remove."""
+    """At `percentile` the milestone is reached within `bound_s`, of which `floor_s` / speed no capacity can remove.
+
+    A bound on the mean of `count` times, those per token, is held as one on their sum.
+    """
 
     milestone: str
     percentile: float
     bound_s: float
     floor_s: float
+    count: int = 1
 
     @property
     def factor(self) -> float:
@@ -115,7 +119,7 @@ def contract_demand(
     ]
     if outputs > 1:
         # A bound on the mean time per token is one on the whole decode.
-        bounds += _time_bounds("tpot", contract.tpot, decode_floor_s, times=outputs - 1)
+        bounds += _time_bounds("tpot", contract.tpot, decode_floor_s, count=outputs - 1)
     read_bytes = costs.weight_bytes + load.prompt_tokens * costs.kv_bytes_per_token
     read_bytes += (outputs - 1) * (costs.weight_bytes / decode_batch + context * costs.kv_bytes_per_token)
     return ContractDemand(
@@ -132,5 +136,5 @@ def contract_demand(
     )
 
 
-def _time_bounds(milestone: str, bounds: tuple[Bound, ...], floor_s: float, *, times: int = 1) -> list[TimeBound]:
-    return [TimeBound(milestone, each.percentile, times * each.bound_ms / 1e3, floor_s) for each in bounds]
+def _time_bounds(milestone: str, bounds: tuple[Bound, ...], floor_s: float, *, count: int = 1) -> list[TimeBound]:
+    return [TimeBound(milestone, each.percentile, count * each.bound_ms / 1e3, floor_s, count) for each in bounds]

@@ -30,14 +30,16 @@ class PlanLimits:
     """Settings of the optimizer.
 
     Margins above `max_margin` count no more, so that what they would take goes to others. `bandwidth_share` of a
-    device's bandwidth may be planned with; `weights_gb` is held by each device that serves; `solve_s` is the time
-    after which a single solve is given up.
+    device's bandwidth may be planned with; `weights_gb` is held by each device that serves; total utilisations that
+    differ by `equal_utilisation` or less count as equal, since the model is no finer; `solve_s` is the time after
+    which a single solve is given up.
     """
 
     weights_gb: float = 0.0
     max_margin: float = 10.0
     bandwidth_share: float = 0.9
-    solve_s: float = 30.0
+    equal_utilisation: float = 0.01
+    solve_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def test_no_margin_can_rise_without_another_falling_and_every_limit_holds(
             served = sum(share.rate_per_s for share in each.shares)
             expected = asked.rate_per_s * (each.margin if each.is_best_effort else 1.0)
             assert served == pytest.approx(expected, rel=1e-4, abs=1e-4)
-    assert result.chosen.utilisation >= max(point.utilisation for point in result.frontier) - 1e-6
+    assert result.chosen.utilisation >= max(each.utilisation for each in result.frontier) - LIMITS.equal_utilisation
 
 
 def test_margins_that_compete_form_a_frontier_and_the_choice_between_equals_is_the_balanced_one() -> None:
@@ -157,6 +157,21 @@ def test_margins_that_compete_form_a_frontier_and_the_choice_between_equals_is_t
     assert min(a) < result.chosen.margins["a"] < max(a)
     by_a = sorted((point.margins["a"], point.margins["b"]) for point in result.frontier)
     assert [b for _, b in by_a] == sorted((b for _, b in by_a), reverse=True)
+
+
+def test_the_best_utilised_point_is_chosen_even_if_another_is_more_balanced() -> None:
+    demands = [
+        demand("a", 1.0, 0.05, 0.6, gb_per_busy_s=1.0, max_jitter_s=0.2),
+        demand("b", 0.2, 0.5, 16.0, gb_per_busy_s=40.0),
+    ]
+    exactly = PlanLimits(weights_gb=2.0, equal_utilisation=0.0)
+    result = plan_allocation(demands, {"d0": device("d0", bandwidth=50.0)}, exactly)
+    assert isinstance(result, Plan)
+    assert result.chosen.utilisation == max(each.utilisation for each in result.frontier)
+    assert result.chosen.margins["a"] == pytest.approx(1.0, abs=1e-4)
+    jitter = result.chosen.contracts[0].predictions[-1]
+    assert (jitter.milestone, jitter.percentile, jitter.bound_ms) == ("jitter", None, 200.0)
+    assert jitter.predicted_ms <= 200.0
 
 
 def test_bandwidth_binds_where_one_contract_wants_bandwidth_and_the_other_latency() -> None:

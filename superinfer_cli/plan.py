@@ -1,0 +1,202 @@
+"""`superinfer contracts plan`: how a topology is shared among contracts, the frontier, or who clashes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from superinfer.contracts.registry import ContractRegistry
+    from superinfer.profiler.store import ModelProfile
+    from superinfer.scheduler.pareto import Allocation, Plan
+    from superinfer.scheduler.pareto_demand import ContractDemand
+    from superinfer.scheduler.topology import Topology
+
+PLAN_SCHEMA = "superinfer.plan/1"
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+def plan(
+    path: Annotated[Path, typer.Argument(help="A YAML or JSON contract file, or a directory of them.")],
+    topology: Annotated[Path, typer.Option(help="Topology file: nodes, devices, links, and the demands to plan for.")],
+    model: Annotated[
+        str | None, typer.Option(help=f"Model whose profile on this machine gives the costs. Default: {DEFAULT_MODEL}.")
+    ] = None,
+    profile: Annotated[Path | None, typer.Option(help="Feature file to take the costs from instead.")] = None,
+    decode_batch: Annotated[
+        int, typer.Option(min=1, max=1024, help="Sequences that a decode step is taken to be shared by.")
+    ] = 8,
+    max_margin: Annotated[float, typer.Option(help="Margin beyond which more counts no more.")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON and nothing else to stdout.")] = False,
+    picture: Annotated[Path | None, typer.Option("--out", help="Draw the shares and the frontier to this PNG.")] = None,
+) -> None:
+    """Share the devices among the contracts so that every bound holds and no margin could rise for free.
+
+    What each service is expected to send stands under `demands` in the topology file. Exits 4 and names the smallest
+    set of contracts that clash where not all bounds can hold. The figures are a queueing model's, not measurements.
+    """
+    from superinfer.cli.console import err
+    from superinfer.contracts.errors import ContractError, UsageError
+    from superinfer.contracts.loading import load_registry
+    from superinfer.scheduler.pareto import Clash, plan_allocation
+    from superinfer.scheduler.pareto_program import PlanLimits
+    from superinfer.scheduler.topology import load_topology
+
+    if picture is not None and picture.suffix != ".png":
+        raise UsageError(f"--out {picture}: a file name that ends in .png is needed")
+    if not 1.0 <= max_margin <= 1000.0:
+        raise UsageError(f"--max-margin {max_margin:g}: between 1 and 1000 is accepted")
+    registry = load_registry(path)
+    place = load_topology(topology)
+    costs = _profile(model, profile)
+    demands = _demands(registry, place, str(topology), costs, decode_batch)
+    limits = PlanLimits(weights_gb=costs.static.memory.weight_bytes / 1e9, max_margin=max_margin)
+    devices = place.devices
+    with err.status(f"planning {len(demands)} contracts on {len(devices)} devices"), _solver_output_on_stderr():
+        result = plan_allocation(demands, devices, limits)
+    heading = {
+        "schema": PLAN_SCHEMA,
+        "topology": place.name,
+        "devices": len(devices),
+        "model": costs.model,
+        "dtype": costs.dtype,
+        "profiled_on": costs.device.name,
+        "decode_batch": decode_batch,
+    }
+    if isinstance(result, Clash):
+        reason = _clash_message(result.names, demands, is_smallest=result.is_smallest, devices=len(devices))
+        if as_json:
+            clash = {"contracts": result.names, "is_smallest": result.is_smallest}
+            _print_json({**heading, "feasible": False, "clash": clash})
+        raise ContractError(reason)
+    if picture is not None:
+        from superinfer.cli.plan_picture import draw_plan
+
+        _write(picture, lambda: draw_plan(result, list(devices), picture, _title(heading)))
+    if as_json:
+        _print_json({**heading, "feasible": True, **_as_data(result)})
+    else:
+        _print_plan(result, _title(heading))
+    if picture is not None:
+        err.print(f"written: {picture}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _profile(model: str | None, file: Path | None) -> ModelProfile:
+    from superinfer.contracts.errors import UsageError
+    from superinfer.profiler.store import load_profile
+
+    if file is not None:
+        if model is not None:
+            raise UsageError(f"--model {model} and --profile {file}: give one of them, both say where costs come from")
+        return load_profile(file)
+    from superinfer.cli.contracts_feasibility import cached_profile
+
+    return cached_profile(model or DEFAULT_MODEL, "auto")
+
+
+def _demands(
+    registry: ContractRegistry, topology: Topology, source: str, profile: ModelProfile, decode_batch: int
+) -> list[ContractDemand]:
+    """The demand of every contract for which the topology file states a load; a note names those without one."""
+    from superinfer.cli.console import err
+    from superinfer.contracts.errors import UnknownContractError, UsageError
+    from superinfer.scheduler.pareto_demand import ModelCosts, contract_demand
+
+    memory = profile.static.memory
+    costs = ModelCosts(profile.latency_model, memory.weight_bytes, memory.kv_bytes_per_token)
+    demands = []
+    for name, load in topology.demands.items():
+        try:
+            contract = registry.resolve(name)
+        except UnknownContractError as error:
+            raise UsageError(f"topology {source}: demands: {error}") from None
+        demands.append(contract_demand(contract, name, load, costs, decode_batch=decode_batch))
+    if not demands:
+        known = ", ".join(contract.service_id for contract in registry.list())
+        raise UsageError(
+            f"topology {source}: demands: is missing; for each service to plan for, "
+            f"{{rate_per_s: …, prompt_tokens: …, output_tokens: …}} is needed (contracts: {known})"
+        )
+    served = {name.partition("/")[0] for name in topology.demands}
+    left_out = [contract.service_id for contract in registry.list() if contract.service_id not in served]
+    if left_out:
+        err.print(
+            f"note: no demand is stated for {', '.join(left_out)}; they get no share",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    return demands
+
+
+@contextlib.contextmanager
+def _solver_output_on_stderr() -> Iterator[None]:
+    """HiGHS writes some notes to file descriptor 1 whatever it is told; stdout is for data."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _clash_message(names: tuple[str, ...], demands: list[ContractDemand], *, is_smallest: bool, devices: int) -> str:
+    where = f"on {devices} device{'' if devices == 1 else 's'}"
+    if len(names) > 1:
+        kind = "the smallest set that clashes" if is_smallest else "without any one of them the others could"
+        return f"contracts {', '.join(names)} cannot all hold their bounds {where} ({kind})"
+    [alone] = [demand for demand in demands if demand.name == names[0]]
+    return f"contract {alone.name} cannot hold its bounds {where}, even with all of them to itself"
+
+
+def _as_data(result: Plan) -> dict[str, Any]:
+    return {"chosen": _allocation_data(result.chosen), "frontier": [_allocation_data(each) for each in result.frontier]}
+
+
+def _allocation_data(allocation: Allocation) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(allocation), "utilisation": allocation.utilisation}
+
+
+def _print_json(value: object) -> None:
+    import msgspec
+
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
+
+
+def _title(heading: dict[str, Any]) -> str:
+    return (
+        f"{heading['topology'] or 'topology'}: {heading['devices']} devices · {heading['model']} · {heading['dtype']}, "
+        f"costs from {heading['profiled_on']} · predicted by a queueing model"
+    )
+
+
+def _print_plan(result: Plan, title: str) -> None:
+    from superinfer.cli.console import err, out
+    from superinfer.cli.plan_tables import contract_table, device_table, frontier_table
+
+    out.print(title, markup=False, highlight=False, soft_wrap=True)
+    out.print(contract_table(result.chosen))
+    out.print(device_table(result.chosen))
+    out.print(frontier_table(result))
+    if not result.chosen.is_proven:
+        err.print("note: the solver ran out of time; all bounds hold, but a better allocation may exist")
+
+
+def _write(path: Path, write: Any) -> None:
+    from superinfer.contracts.errors import UsageError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
