@@ -340,3 +340,54 @@ def test_the_end_of_the_engine_ends_the_server_with_its_exit_code(start):
     thread.join(10)
     assert "error" in lines[-2]
     assert server.leftovers() == []
+
+
+def test_contracts_changed_over_http_survive_a_kill_and_requests_in_flight_keep_theirs(start, tmp_path):
+    state = tmp_path / "state.json"
+    server = start("--contracts-state", str(state)).wait_ready()
+    url = server.url + "/v1/contracts"
+    assert httpx.post(url, content="{service_id: chat, latency_p99_ms: 60000}").status_code == 200
+    body = {"model": MODEL, "prompt": "Once", "max_tokens": 48, "ignore_eos": True, "stream": True}
+    named = {"x-slo-contract-id": "triage"}
+    with httpx.stream("POST", server.url + "/v1/completions", json=body, headers=named, timeout=60) as answer:
+        lines = filter(None, answer.iter_lines())
+        assert '"text":' in next(lines)
+        assert httpx.delete(url + "/triage").json()["retired"] is True
+        refused = httpx.post(server.url + "/v1/completions", json={**body, "stream": False}, headers=named)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "contract_not_found")
+        *_, last, done = lines
+    assert '"finish_reason":"length"' in last
+    assert done == "data: [DONE]"
+    assert httpx.put(url + "/chat", content="{service_id: chat, latency_p99_ms: 50000}").json()["version"] == 2
+    out_of_reach = httpx.post(url, content="{service_id: hasty, ttft_p99_ms: 0.001}")
+    assert out_of_reach.json()["error"]["code"] == "unattainable_contract"
+    before = httpx.get(url).json()
+    shared = run_serve(MODEL, "--port", "0", "--contracts-state", str(state))
+    assert shared.returncode == 5
+    assert "in use by another server" in shared.stderr
+
+    server.process.kill()
+    server.end()
+    server = start("--contracts-state", str(state)).wait_ready()
+    after = httpx.get(server.url + "/v1/contracts").json()
+    assert [(one["contract_id"], one["version"], one["latency"]) for one in after["data"]] == [
+        (one["contract_id"], one["version"], one["latency"]) for one in before["data"]
+    ]
+    assert {one["contract_id"]: one["version"] for one in after["data"]} == {"best-effort": 1, "chat": 2}
+    assert "triage" in server.stderr
+    assert "was retired at run time" in server.stderr
+    headers = {"x-slo-contract-id": "chat"}
+    answered = httpx.post(server.url + "/v1/completions", json={**body, "stream": False}, headers=headers, timeout=60)
+    assert answered.status_code == 200
+
+
+def test_a_start_with_contracts_out_of_reach_or_a_damaged_state_is_one_clear_error(tmp_path):
+    (tmp_path / "hasty.yaml").write_text("{service_id: hasty, ttft_p99_ms: 0.001}")
+    ended = run_serve(MODEL, "--port", "0", "--contracts", str(tmp_path / "hasty.yaml"))
+    assert ended.returncode == 4
+    assert "'hasty': ttft p99 0.001 ms is below the" in ended.stderr
+    (tmp_path / "state.json").write_text("{")
+    ended = run_serve(MODEL, "--port", "0", "--contracts-state", str(tmp_path / "state.json"))
+    assert ended.returncode == 4
+    assert f"{tmp_path / 'state.json'} is corrupt" in ended.stderr
+    assert "Traceback" not in ended.stderr
