@@ -8,6 +8,8 @@ to them runs earlier.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract, best_effort_contract
 from superinfer.contracts.errors import ContractConflictError
 from superinfer.profiler.latency_model import LatencyModel
@@ -65,10 +67,10 @@ class Scheduler:
 
         A newer version takes the older one's place, sub-tasks included.
         """
-        self._drop_contract(contract.service_id)
+        parts = {f"{contract.service_id}/{name}": sub for name, sub in contract.sub_slos.items()}
+        self._drop_contract(contract.service_id, keep=parts.keys() | {contract.service_id})
+        self._contracts.update(parts)
         self._contracts[contract.service_id] = contract
-        for name, sub in contract.sub_slos.items():
-            self._contracts[f"{contract.service_id}/{name}"] = sub
 
     def remove_contract(self, service_id: str) -> None:
         """Refuse new requests of the contract and its sub-tasks; those in flight keep the version they have.
@@ -236,10 +238,15 @@ class Scheduler:
             domains_up=[d.domain_id for d in up],
         )
 
-    def _drop_contract(self, service_id: str) -> None:
-        contract = self._contracts.pop(service_id, None)
-        for name in contract.sub_slos if contract is not None else ():
-            self._contracts.pop(f"{service_id}/{name}", None)
+    def _drop_contract(self, service_id: str, keep: Collection[str] = ()) -> None:
+        """Forget a service and its sub-tasks, apart from the ids that come again at once."""
+        contract = self._contracts.get(service_id)
+        if contract is None:
+            return
+        for contract_id in (service_id, *(f"{service_id}/{name}" for name in contract.sub_slos)):
+            if contract_id not in keep:
+                self._contracts.pop(contract_id, None)
+                self.policy.on_retire(contract_id)
 
     def _refusal(self, request: Request, contract: SLOContract | None) -> Refusal | None:
         prompt, most = len(request.prompt_token_ids), request.sampling.max_tokens

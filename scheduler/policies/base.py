@@ -25,6 +25,10 @@ class Policy(Protocol):
         """A request was admitted."""
         ...
 
+    def on_retire(self, contract_id: str) -> None:
+        """No new request of this contract will come; some may be in flight."""
+        ...
+
     def on_finish(self, sequence: SequenceState, now: float) -> None:
         """A request ended, however."""
         ...

@@ -33,6 +33,9 @@ class BudgetPolicy(ABC):
     def on_arrival(self, sequence: SequenceState, now: float) -> None:  # noqa: B027
         """Nothing to learn."""
 
+    def on_retire(self, contract_id: str) -> None:  # noqa: B027
+        """Nothing to forget."""
+
     def on_finish(self, sequence: SequenceState, now: float) -> None:  # noqa: B027
         """Nothing to learn."""
 

@@ -75,6 +75,10 @@ class SlackPolicy:
         """Learn the contract's rate, its load, and where it stands among the others."""
         self._classes.add_arrival(sequence, now)
 
+    def on_retire(self, contract_id: str) -> None:
+        """Keep nothing back for it."""
+        self._classes.forget(contract_id)
+
     def on_finish(self, sequence: SequenceState, now: float) -> None:
         """Nothing to learn."""
 

@@ -42,6 +42,11 @@ class UrgencyClasses:
             self._classify()
         load.add_arrival(sequence, self._model, now)
 
+    def forget(self, contract_id: str) -> None:
+        """A contract whose requests come no more: nothing waits for it, and those in flight keep their class."""
+        if self._loads.pop(contract_id, None) is not None:
+            self._classify()
+
     @property
     def levels(self) -> Mapping[str, int]:
         """The class of each contract."""

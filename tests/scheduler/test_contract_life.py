@@ -8,6 +8,7 @@ from superinfer.contracts.contract import BEST_EFFORT_ID, Bound, SLOContract
 from superinfer.contracts.errors import ContractConflictError
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.policies.registry import POLICIES
 from superinfer.scheduler.request import Request, SamplingParams
 from superinfer.scheduler.scheduler import Scheduler
 from superinfer.scheduler.steps import SampledToken, StepResult
@@ -101,6 +102,34 @@ def test_a_new_version_changes_how_urgent_its_requests_are() -> None:
     classes = scheduler.policy._classes  # type: ignore[attr-defined]
     assert classes.contracts(0) == ["triage"]
     assert classes.contracts(1) == ["report"]
+
+
+def test_nothing_is_kept_back_for_a_retired_contract() -> None:
+    loose = SLOContract(service_id="report", latency=(Bound(0.99, 10_000.0),))
+    scheduler = scheduler_with(loose, triage(100, subs=("ask",)))
+    for contract_id in ("triage", "triage/ask", "report"):
+        scheduler.add(request(contract_id, contract_id), 0.0)
+    classes = scheduler.policy._classes  # type: ignore[attr-defined]
+    assert classes.initial_slack_s(1) < 0.1
+    scheduler.remove_contract("triage")
+    assert classes.contracts(0) == ["triage", "triage/ask", "report"]
+    assert classes.initial_slack_s(1) > 9.0
+    assert finish_at(scheduler, 0.05) == {"triage": True, "triage/ask": True, "report": True}
+    scheduler.add_contract(triage(100, version=2))
+    assert scheduler.add(request("again", "triage"), 0.1) is None
+    assert classes.contracts(1) == ["report"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_goes_on_while_contracts_come_and_go(policy: str) -> None:
+    scheduler = scheduler_with(triage(100, subs=("ask",)), policy=policy)
+    scheduler.add(request("a", "triage"), 0.0)
+    scheduler.add(request("b", "triage/ask"), 0.0)
+    scheduler.add_contract(triage(90, version=2))
+    scheduler.remove_contract("triage")
+    scheduler.add_contract(triage(80, version=3))
+    scheduler.add(request("c", "triage"), 0.0)
+    assert finish_at(scheduler, 0.05) == {"a": True, "b": True, "c": True}
 
 
 def test_the_contract_of_requests_that_name_none_cannot_be_retired() -> None:
