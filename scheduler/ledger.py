@@ -156,7 +156,7 @@ class BandwidthLedger:
         return ended
 
     def expire(self, now: float) -> list[Reservation]:
-        """Drop what has run out by `now`. Every other call does this first."""
+        """Drop what has run out by `now`. Every other call that takes `now` does this first."""
         self._now = max(self._now, now)
         ended = [each for held in self._held.values() for each in held.values() if each.end_s <= self._now]
         for each in ended:
@@ -179,15 +179,14 @@ class BandwidthLedger:
     def best_effort_gb(self, device_id: str, start_s: float, end_s: float) -> float:
         """GB that work without a reservation may move in [start_s, end_s): bandwidth less what is reserved, by time.
 
-        `start_s` counts as `now`; 0 for an empty window.
+        A pure query; the window may lie ahead. What ended before `now` of an earlier call is not known any more.
         """
         device = self._device(device_id)
-        self.expire(start_s)
-        start_s = self._now
         if end_s <= start_s:
             return 0.0
         reserved_gb = math.fsum(
-            each.bandwidth_gb_per_s * (min(each.end_s, end_s) - start_s) for each in self._held[device_id].values()
+            each.bandwidth_gb_per_s * max(min(each.end_s, end_s) - max(each.start_s, start_s), 0.0)
+            for each in self._held[device_id].values()
         )
         return max(device.bandwidth_gb_per_s * (end_s - start_s) - reserved_gb, 0.0)
 

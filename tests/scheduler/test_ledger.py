@@ -129,6 +129,16 @@ def test_best_effort_may_move_the_bandwidth_less_the_reserved_integrated_over_th
     assert movable >= 10.0 * length_s - 1e-6
 
 
+def test_asking_about_a_later_window_ends_nothing() -> None:
+    book = ledger()
+    book.reserve("gpu-0", 60, 1000, Priority.HIGH, "a", 0.0)
+    assert book.best_effort_gb("gpu-0", 0.5, 1.5) == pytest.approx(100.0 - 30.0)
+    assert book.best_effort_gb("gpu-0", 2.0, 3.0) == pytest.approx(100.0)
+    assert book.best_effort_gb("gpu-0", 3.0, 3.0) == 0.0
+    assert book.reserved_gb_per_s("gpu-0", 0.1) == {"a": 60}
+    refused(book.reserve("gpu-0", 40, 100, Priority.HIGH, "b", 0.1))
+
+
 def test_a_refusal_names_the_limit_and_the_holders() -> None:
     book = ledger()
     book.reserve("gpu-0", 50, 500, Priority.HIGH, "triage", 0.0)
