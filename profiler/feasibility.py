@@ -41,7 +41,7 @@ class BoundCheck:
             case "tpot":
                 return f"each further token after {prompt}"
             case "latency":
-                return f"{prompt} and an answer of {_count(self.output_tokens)}"
+                return f"a request with {prompt} and an answer of {_count(self.output_tokens)}"
 
     def __str__(self) -> str:
         bound = f"{self.milestone} p{percentile_digits(self.percentile)} {self.bound_ms:g} ms"
