@@ -92,6 +92,8 @@ def render_table(summary: Mapping[str, Any]) -> Table:
     table = Table(
         title=Text(table_title(summary)),
         title_justify="left",
+        caption=Text(_bound_text(summary)) if summary.get("clairvoyant_bound") else None,
+        caption_justify="left",
         box=box.HORIZONTALS,
         padding=(0, 1, 0, 0),
         pad_edge=False,
@@ -118,6 +120,13 @@ def render_table(summary: Mapping[str, Any]) -> Table:
             table.add_row(Text(f"  {service_id}"), *(Text(cell) for cell in cells))
         table.add_section()
     return table
+
+
+def _bound_text(summary: Mapping[str, Any]) -> str:
+    """The clairvoyant bound of the load, whole and by contract."""
+    bound = summary["clairvoyant_bound"]
+    contracts = ", ".join(f"{service_id} {percent(share)}" for service_id, share in bound["contracts"].items())
+    return f"clairvoyant bound {percent(bound['attainment'])}: {contracts}"
 
 
 def _with_interval(figures: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from superinfer.cli.bench.run import run_policy
 from superinfer.cli.console import err
 from superinfer.contracts.contract import SLOContract
 from superinfer.contracts.errors import EngineError
+from superinfer.results.clairvoyant import Offer, clairvoyant_bound
 from superinfer.results.run_folder import check_run_folder, write_run_folder
 from superinfer.results.summary import PolicyRun, summarize
 
@@ -61,11 +62,29 @@ def run_bench(options: BenchOptions) -> BenchResult:
             "rate_rps": plan.rate_rps,
             "capacity_rps": plan.capacity_rps,
             "load": plan.rate_rps / plan.capacity_rps,
+            "clairvoyant_bound": _clairvoyant_bound(options, plan),
             "engine_error": engine_error,
         },
     )
     written = write_run_folder(folder, config=_config(options, plan), summary=summary, runs=runs, force=options.force)
     return BenchResult(summary, written, engine_error)
+
+
+def _clairvoyant_bound(options: BenchOptions, plan: Plan) -> dict[str, Any] | None:
+    """What the whole load would allow a scheduler that knew it beforehand; see `superinfer.results.clairvoyant`."""
+    offers = [
+        Offer(planned.service_id, planned.offset_s, len(planned.prompt_token_ids), planned.output_tokens)
+        for planned in plan.load.workload
+    ]
+    engine = engine_config(options, plan, options.policies[0])
+    bound = clairvoyant_bound(
+        offers,
+        plan.load.contracts,
+        plan.load.model,
+        domains=engine.domains,
+        max_running=engine.scheduler.max_running,
+    )
+    return None if bound is None else msgspec.to_builtins(bound)
 
 
 def _announce(plan: Plan, policies: list[str]) -> None:
