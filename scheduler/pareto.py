@@ -147,6 +147,11 @@ def plan_allocation(
     return Plan(chosen=chosen, frontier=tuple(allocation for _, allocation in frontier))
 
 
+def solve_count(contracts: int) -> int:
+    """How many integer programs a plan of so many contracts solves when all bounds can hold."""
+    return 2 + 2 * contracts + 2 * len(_mixes(contracts))
+
+
 def clashing_contracts(demands: Sequence[ContractDemand], devices: Mapping[str, Device], limits: PlanLimits) -> Clash:
     """A smallest set of contracts that cannot hold together, given that all of them cannot.
 

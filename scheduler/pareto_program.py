@@ -151,7 +151,7 @@ class AllocationProgram:
                 return None
             raise ResourceError(
                 f"the allocation of {self._contracts} contracts on {self._count} devices was not decided within "
-                f"{self.limits.solve_s:g} s; plan fewer devices or contracts at once"
+                f"{self.limits.solve_s:g} s; give it more time, or plan fewer devices or contracts at once"
             )
         # Placement settled, solve again as a linear program: no integer within a tolerance of 0 or 1 blurs the shares.
         pairs = self._contracts * self._count

@@ -33,6 +33,9 @@ def plan(
         int, typer.Option(min=1, max=1024, help="Sequences that a decode step is taken to be shared by.")
     ] = 8,
     max_margin: Annotated[float, typer.Option(help="Margin beyond which more counts no more.")] = 10.0,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds for the solver; what it has not proven by then is marked.")
+    ] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON and nothing else to stdout.")] = False,
     picture: Annotated[Path | None, typer.Option("--out", help="Draw the shares and the frontier to this PNG.")] = None,
 ) -> None:
@@ -44,7 +47,7 @@ def plan(
     from superinfer.cli.console import err
     from superinfer.contracts.errors import ContractError, UsageError
     from superinfer.contracts.loading import load_registry
-    from superinfer.scheduler.pareto import Clash, plan_allocation
+    from superinfer.scheduler.pareto import Clash, plan_allocation, solve_count
     from superinfer.scheduler.pareto_program import PlanLimits
     from superinfer.scheduler.topology import load_topology
 
@@ -52,11 +55,17 @@ def plan(
         raise UsageError(f"--out {picture}: a file name that ends in .png is needed")
     if not 1.0 <= max_margin <= 1000.0:
         raise UsageError(f"--max-margin {max_margin:g}: between 1 and 1000 is accepted")
+    if not 1.0 <= time_limit <= 86400.0:
+        raise UsageError(f"--time-limit {time_limit:g}: between 1 and 86400 seconds is accepted")
     registry = load_registry(path)
     place = load_topology(topology)
     costs = _profile(model, profile)
     demands = _demands(registry, place, str(topology), costs, decode_batch)
-    limits = PlanLimits(weights_gb=costs.static.memory.weight_bytes / 1e9, max_margin=max_margin)
+    limits = PlanLimits(
+        weights_gb=costs.static.memory.weight_bytes / 1e9,
+        max_margin=max_margin,
+        solve_s=time_limit / solve_count(len(demands)),
+    )
     devices = place.devices
     with err.status(f"planning {len(demands)} contracts on {len(devices)} devices"), _solver_output_on_stderr():
         result = plan_allocation(demands, devices, limits)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from superinfer.scheduler.pareto import Clash, Plan, clashing_contracts, plan_allocation
+from superinfer.scheduler.pareto import Clash, Plan, clashing_contracts, plan_allocation, solve_count
 from superinfer.scheduler.pareto_demand import ContractDemand, TimeBound
 from superinfer.scheduler.pareto_program import AllocationProgram, PlanLimits
 from superinfer.scheduler.topology import Device
@@ -157,6 +157,17 @@ def test_margins_that_compete_form_a_frontier_and_the_choice_between_equals_is_t
     assert min(a) < result.chosen.margins["a"] < max(a)
     by_a = sorted((point.margins["a"], point.margins["b"]) for point in result.frontier)
     assert [b for _, b in by_a] == sorted((b for _, b in by_a), reverse=True)
+
+
+def test_a_plan_takes_no_more_solves_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved = []
+    solve = AllocationProgram.solve
+    monkeypatch.setattr(AllocationProgram, "solve", lambda *args, **more: solved.append(1) or solve(*args, **more))
+    for contracts in (1, 2, 3):
+        solved.clear()
+        demands = [demand(f"c{n}", 0.2, 0.05, 5.0) for n in range(contracts)]
+        assert isinstance(plan_allocation(demands, {"d0": device("d0")}, LIMITS), Plan)
+        assert len(solved) == solve_count(contracts)
 
 
 def test_the_best_utilised_point_is_chosen_even_if_another_is_more_balanced() -> None:

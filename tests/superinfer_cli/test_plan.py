@@ -132,6 +132,7 @@ def test_a_contract_that_cannot_hold_by_itself_is_named_alone(files: dict[str, P
 def test_wrong_arguments_and_files_are_one_line_each(files: dict[str, Path]) -> None:
     assert "ends in .png" in str(error_of(files, "--out", "plan.pdf"))
     assert "between 1 and 1000" in str(error_of(files, "--max-margin", "0.5"))
+    assert "between 1 and 86400 seconds" in str(error_of(files, "--time-limit", "0"))
     assert "give one of them" in str(error_of(files, "--model", "tiny"))
     files["topology"].write_text(TOPOLOGY.replace("  triage:", "  triag:"))
     error = error_of(files)
