@@ -191,14 +191,18 @@ def _title(heading: dict[str, Any]) -> str:
 
 def _print_plan(result: Plan, title: str) -> None:
     from superinfer.cli.console import err, out
-    from superinfer.cli.plan_tables import contract_table, device_table, frontier_table
+    from superinfer.cli.plan_tables import NOT_PROVEN, contract_table, device_table, frontier_table
 
     out.print(title, markup=False, highlight=False, soft_wrap=True)
     out.print(contract_table(result.chosen))
     out.print(device_table(result.chosen))
     out.print(frontier_table(result))
-    if not result.chosen.is_proven:
-        err.print("note: the solver ran out of time; all bounds hold, but a better allocation may exist")
+    if not all(point.is_proven for point in result.frontier):
+        err.print(
+            f"note: {NOT_PROVEN} the solver ran out of time: all bounds hold, but a better allocation may exist",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _write(path: Path, write: Any) -> None:

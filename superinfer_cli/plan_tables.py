@@ -7,6 +7,8 @@ from rich.table import Table
 
 from superinfer.scheduler.pareto import Allocation, ContractAllocation, Plan, Prediction
 
+NOT_PROVEN = "*"
+
 
 def contract_table(allocation: Allocation) -> Table:
     """One row a contract: each prediction beside its bound, the margin, what it gets of all devices together."""
@@ -45,7 +47,7 @@ def frontier_table(plan: Plan) -> Table:
     table = _table("frontier", *(f"margin {number}" for number in numbers), "time", "bandwidth", "total")
     for point in sorted(plan.frontier, key=lambda each: (each is not plan.chosen, -each.utilisation)):
         table.add_row(
-            "chosen" if point is plan.chosen else "",
+            ("chosen" if point is plan.chosen else "") + ("" if point.is_proven else NOT_PROVEN),
             *(_margin(each) for each in point.contracts),
             f"{point.time_utilisation:.1%}",
             f"{point.bandwidth_utilisation:.1%}",
