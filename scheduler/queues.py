@@ -8,44 +8,71 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from superinfer.scheduler.sequence import SequenceState, Status
+from superinfer.scheduler.sequence import SequenceState
 
 Key = Callable[[SequenceState], float]
+_Entry = tuple[float, int, SequenceState]
+
+
+@dataclass(frozen=True, slots=True)
+class _Front:
+    """The first sequences of a contract as they were when last asked for, and the place of the last of them."""
+
+    count: int
+    sequences: list[SequenceState]
+    last: tuple[float, int]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether others may wait behind."""
+        return len(self.sequences) == self.count
 
 
 class WaitingQueues:
-    """Per-contract heaps. A removed request stays in its heap until it surfaces, then is dropped."""
+    """Per-contract heaps. A removed request's entry stays in its heap until it surfaces, then is dropped, even where
+    the request has come back under another key meanwhile.
+    """
 
     def __init__(self, key: Key) -> None:
         self._key = key
-        self._heaps: dict[str, list[tuple[float, int, SequenceState]]] = {}
-        self._members: dict[str, set[int]] = {}
+        self._heaps: dict[str, list[_Entry]] = {}
+        self._members: dict[str, dict[int, _Entry]] = {}
+        self._fronts: dict[str, _Front] = {}
         self.count = 0
 
     def push(self, sequence: SequenceState) -> None:
         """Add a waiting sequence under its contract."""
         contract_id = sequence.request.contract_id
         heap = self._heaps.setdefault(contract_id, [])
-        heapq.heappush(heap, (self._key(sequence), sequence.sequence_id, sequence))
-        self._members.setdefault(contract_id, set()).add(sequence.sequence_id)
+        entry = (self._key(sequence), sequence.sequence_id, sequence)
+        heapq.heappush(heap, entry)
+        self._members.setdefault(contract_id, {})[sequence.sequence_id] = entry
         self.count += 1
+        front = self._fronts.get(contract_id)
+        if front is not None and not (front.is_full and entry[:2] > front.last):
+            del self._fronts[contract_id]
 
     def remove(self, sequence: SequenceState) -> None:
         """Take a sequence out, wherever in its heap it is; unknown ones are ignored."""
-        members = self._members.get(sequence.request.contract_id)
+        contract_id = sequence.request.contract_id
+        members = self._members.get(contract_id)
         if members and sequence.sequence_id in members:
-            members.remove(sequence.sequence_id)
+            del members[sequence.sequence_id]
             self.count -= 1
+            front = self._fronts.get(contract_id)
+            if front is not None and sequence in front.sequences:
+                del self._fronts[contract_id]
 
     def head(self, contract_id: str) -> SequenceState | None:
         """The first sequence of a contract, or None."""
         heap = self._heaps.get(contract_id)
-        members = self._members.get(contract_id, set())
+        members = self._members.get(contract_id, {})
         while heap:
-            _, sequence_id, sequence = heap[0]
-            if sequence_id in members and sequence.status is Status.WAITING:
-                return sequence
+            entry = heap[0]
+            if members.get(entry[1]) is entry:
+                return entry[2]
             heapq.heappop(heap)
         return None
 
@@ -61,20 +88,25 @@ class WaitingQueues:
 
     def waiting(self, contract_id: str) -> Iterator[SequenceState]:
         """Every waiting sequence of a contract, in no particular order."""
-        members = self._members.get(contract_id, set())
-        for _, sequence_id, sequence in self._heaps.get(contract_id, ()):
-            if sequence_id in members and sequence.status is Status.WAITING:
-                yield sequence
+        return (sequence for _, _, sequence in self._members.get(contract_id, {}).values())
 
     def first(self, contract_id: str, count: int) -> list[SequenceState]:
-        """The first `count` waiting sequences of a contract, in order: O(count log n)."""
-        heap = self._heaps.get(contract_id)
-        found: list[tuple[float, int, SequenceState]] = []
+        """The first `count` waiting sequences of a contract, in order: O(count log n), or O(count) if they are the same
+        as when asked before.
+        """
+        front = self._fronts.get(contract_id)
+        if front is not None and front.count == count:
+            return list(front.sequences)
+        heap = self._heaps.get(contract_id, [])
+        found: list[_Entry] = []
         while heap and len(found) < count and self.head(contract_id) is not None:
             found.append(heapq.heappop(heap))
         for entry in found:
-            heapq.heappush(heap, entry)  # type: ignore[arg-type]
-        return [sequence for _, _, sequence in found]
+            heapq.heappush(heap, entry)
+        sequences = [sequence for _, _, sequence in found]
+        if found:
+            self._fronts[contract_id] = _Front(count, sequences, found[-1][:2])
+        return list(sequences)
 
     def contract_ids(self) -> list[str]:
         """Contracts that have somebody waiting."""

@@ -120,12 +120,49 @@ class PlanTimes:
             even, whole = min(even, bearable), min(whole, bearable)
         return even, whole
 
+    def slacks_s(self, sequences: list[SequenceState]) -> list[float]:
+        """`slack_s` of each; the common case, decodes towards a deadline alone, without a call."""
+        now, correction, one_token_s = self.now, self._correction, self._one_token_s
+        context_s, decode_s, row_s = self._context_s, self._decode_s, self._row_s
+        slacks = []
+        for s in sequences:
+            if s.computed < s.prefill_target or not (s.deadline_s < math.inf == s.ttft_deadline_s == s.tpot_s):
+                slacks.append(self.slack_s(s))
+                continue
+            most, expected = s.request.sampling.max_tokens, s.expected_outputs
+            left = (expected if expected < most else most) - s.planned_outputs
+            if left < 1:
+                left = 1
+            uncorrected_s = one_token_s + context_s * (s.computed + left // 2) + decode_s + row_s
+            slacks.append(s.deadline_s - now - left * (correction * uncorrected_s))
+        return slacks
+
     def common_allowance(self, sequences: list[SequenceState], reserve: Reserve) -> Allowance:
-        """What all of them can bear."""
-        each = [self.allowance(sequence, reserve) for sequence in sequences]
-        return Allowance(
-            min((even for even, _ in each), default=math.inf), min((whole for _, whole in each), default=math.inf)
-        )
+        """What all of them can bear; the common case, decodes towards a deadline alone, without a call."""
+        now, correction, one_token_s = self.now, self._correction, self._one_token_s
+        context_s, decode_s, row_s = self._context_s, self._decode_s, self._row_s
+        time_to_zero_ms, share, margin_s = self._decay.time_to_zero_ms, reserve.share, reserve.margin_s
+        even = whole = even_sum = whole_sum = math.inf
+        for s in sequences:
+            computed = s.computed
+            if computed < s.prefill_target or not (s.deadline_s < math.inf == s.ttft_deadline_s == s.tpot_s):
+                its_even, its_whole = self.allowance(s, reserve)
+                even, whole = min(even, its_even), min(whole, its_whole)
+                continue
+            most, expected = s.request.sampling.max_tokens, s.expected_outputs
+            left = (expected if expected < most else most) - s.planned_outputs
+            if left < 1:
+                left = 1
+            time_left = s.deadline_s - now
+            uncorrected_s = one_token_s + context_s * (computed + left // 2) + decode_s + row_s
+            spare = time_to_zero_ms((time_left - left * (correction * uncorrected_s)) * 1e3) / 1e3
+            spare = spare - share * (time_left if time_left > 0.0 else 0.0) - margin_s
+            own_s = correction * (one_token_s + context_s * computed + decode_s + row_s)
+            if own_s + spare / left < even_sum:
+                even_sum = own_s + spare / left
+            if own_s + spare < whole_sum:
+                whole_sum = own_s + spare
+        return Allowance(min(even, even_sum / self._upper), min(whole, whole_sum / self._upper))
 
     def _first_token_s(self, sequence: SequenceState) -> float:
         count = max(sequence.prefill_target - sequence.computed, 1)

@@ -159,8 +159,7 @@ class SlackPolicy:
             candidates.extend(builder.queues.first(contract_id, self.planner.loose_in_flight * 4))
         live: list[_Live] = []
         lost: list[_Live] = []
-        for sequence in candidates:
-            slack = times.slack_s(sequence)
+        for sequence, slack in zip(candidates, times.slacks_s(candidates), strict=True):
             sequence.is_lost = slack <= 0.0
             (lost if sequence.is_lost else live).append(_Live(sequence, slack))
         live.sort(key=self._rank)
@@ -198,9 +197,11 @@ class SlackPolicy:
                 continue
             builder.decode(sequence)
         # Until the last prefill that can go in, each request limits those after it.
-        last = max((i for i, item in enumerate(live) if self._may_prefill(builder, item.sequence)), default=-1)
+        end = len(live)
+        while end and not self._may_prefill(builder, live[end - 1].sequence):
+            end -= 1
         limit_s = math.inf
-        for item in live[: last + 1]:
+        for item in live[:end]:
             sequence = item.sequence
             if self._may_prefill(builder, sequence):
                 builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
