@@ -113,16 +113,17 @@ class StepBuilder:
 
     def decode(self, sequence: SequenceState) -> bool:
         """Decode one token of a running sequence; False where budget or memory is short."""
-        start = sequence.computed
-        if start < sequence.prefill_target or sequence.is_done_planning or sequence.sequence_id in self._planned:
+        start, identity = sequence.computed, sequence.sequence_id
+        if start < sequence.prefill_target or identity in self._planned or sequence.is_done_planning:
             return False
         if self.shape.tokens >= self.config.max_step_tokens:
             return False
-        blocks = self._grow(sequence, start + 1)
+        has_slot = start < len(sequence.blocks) * self.config.block_size
+        blocks = [] if has_slot else self._grow(sequence, start + 1)
         if blocks is None:
             return False
         self._add(sequence, SequenceStep(
-            sequence_id=sequence.sequence_id, start=start, count=1, is_decode=True, new_blocks=blocks
+            sequence_id=identity, start=start, count=1, is_decode=True, new_blocks=blocks
         ))  # fmt: skip
         self.shape.add_decode(start)
         sequence.computed = start + 1
