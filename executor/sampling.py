@@ -55,7 +55,8 @@ def penalise(
 
 def distribution(logits: npt.NDArray[np.float32], params: SamplingParams) -> FloatArray:
     """Probabilities after temperature, min-p, top-k and top-p; they sum to 1. temperature must be above 0."""
-    scaled = (logits - logits.max()) / np.float32(params.temperature)
+    # Below about 1e-38 the division would be by zero; from 1e-6 down the most likely token has all the weight anyway.
+    scaled = (logits - logits.max()) / np.float32(max(params.temperature, 1e-6))
     weights = np.exp(scaled, dtype=np.float64)
     if params.min_p > 0.0:
         # The largest weight is exp(0) = 1, so the ratio to the most likely token is the weight itself.

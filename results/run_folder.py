@@ -26,6 +26,7 @@ def check_run_folder(path: Path, *, force: bool) -> None:
     With `force` an earlier run, or an empty folder, may be replaced; anything else is never removed.
     """
     if not (path.exists() or path.is_symlink()):
+        check_writable(path)
         return
     if not path.is_dir() or path.is_symlink():
         raise UsageError(f"--out {path}: exists and is not a folder; give the name of a new folder")
@@ -33,6 +34,15 @@ def check_run_folder(path: Path, *, force: bool) -> None:
         raise UsageError(f"--out {path}: exists already; give a new name, or --force to replace that run")
     if any(path.iterdir()) and not (path / "summary.json").is_file():
         raise UsageError(f"--out {path}: holds something other than a run (no summary.json); give a new name")
+
+
+def check_writable(path: Path) -> None:
+    """Raise UsageError where --out `path` could not be written; makes the folder that it goes into."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise UsageError(f"--out {path}: cannot be written ({error.strerror}); give another name") from None
 
 
 def write_run_folder(

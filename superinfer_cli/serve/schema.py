@@ -237,7 +237,7 @@ class ChatMessage(BaseModel):
         for part in content:
             if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
                 raise PydanticCustomError(
-                    "invalid_content", "must be a string or a list of parts {{type: 'text', text: '…'}}"
+                    "invalid_content", "must be a string or a list of parts {type: 'text', text: '…'}"
                 )
             texts.append(part["text"])
         return "".join(texts)

@@ -30,11 +30,16 @@ def tune(
     from superinfer.cli.tune.evaluate import prepare
     from superinfer.cli.tune.search import search
     from superinfer.cli.tune.verdict import judge
+    from superinfer.contracts.errors import UsageError
     from superinfer.executor.models.catalog import resolve_model
     from superinfer.profiler.store import load_profile
+    from superinfer.results.run_folder import check_writable
     from superinfer.scheduler.config import SchedulerConfig
     from superinfer.scheduler.decay import guidance_warning
 
+    if out.is_dir():
+        raise UsageError(f"--out {out}: is a folder; give the name of a file")
+    check_writable(out)
     changes: dict[str, object] = {"requests": requests} if requests is not None else {}
     if load is not None:
         changes |= {"load": load, "rate_rps": None}

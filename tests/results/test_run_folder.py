@@ -163,3 +163,11 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path, summary, runs):
     with pytest.raises(yaml.YAMLError):
         write_run_folder(tmp_path / "run", config={"bad": object()}, summary=summary, runs=runs)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_could_not_be_written_is_refused_before_it_starts(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written"):
+        check_run_folder(tmp_path / "file" / "run", force=False)
+    check_run_folder(tmp_path / "new" / "run", force=False)
+    assert not (tmp_path / "new" / "run").exists()

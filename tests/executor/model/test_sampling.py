@@ -105,3 +105,9 @@ def test_very_low_and_very_high_temperatures_stay_finite(logits: np.ndarray) -> 
     hot = distribution(logits, SamplingParams(temperature=1e6))
     assert np.isfinite(cold).all()
     np.testing.assert_allclose(hot, 1 / len(logits), rtol=1e-3)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-320])
+def test_a_temperature_next_to_zero_draws_the_most_likely_token(temperature):
+    logits = np.array([1.0, 3.0, 2.0], np.float32)
+    assert distribution(logits, SamplingParams(max_tokens=1, temperature=temperature)).tolist() == [0.0, 1.0, 0.0]

@@ -116,3 +116,10 @@ async def test_messages_that_the_template_refuses_are_the_clients_mistake(make_a
     assert answer.status_code == 400
     assert "alternate" in answer.json()["error"]["message"]
     assert answer.json()["error"]["param"] == "messages"
+
+
+async def test_the_error_of_an_unsupported_content_part_shows_the_form_as_it_is_written(client):
+    part = {"type": "image_url", "image_url": {"url": "http://x"}}
+    answer = await chat(client, [{"role": "user", "content": [part]}])
+    assert answer.status_code == 400
+    assert "parts {type: 'text', text: '…'}" in answer.json()["error"]["message"]

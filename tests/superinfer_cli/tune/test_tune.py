@@ -147,3 +147,11 @@ def test_the_command_writes_profile_and_picture_and_says_that_it_simulated(tmp_p
     assert written["tuned"]["held_out_difference"] == verdict["held_out_difference"]
     load_decay_profile(out)
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("name", "problem"), [("", "is a folder"), ("file/profile.yaml", "cannot be written")])
+def test_an_output_that_cannot_be_written_is_refused_before_the_search(tmp_path, name, problem):
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(app, ["tune", "--out", str(tmp_path / name)])
+    assert isinstance(result.exception, UsageError)
+    assert problem in str(result.exception)
