@@ -86,9 +86,12 @@ def serve(
     from superinfer.cli.serve.address import bind
     from superinfer.cli.serve.contract_book import ContractBook, load_contracts_and_state
     from superinfer.cli.serve.sizes import parse_bytes
+    from superinfer.contracts.errors import UsageError
     from superinfer.contracts.state_file import StateFile
     from superinfer.profiler.store import load_profile
 
+    if served_model_name is not None and not served_model_name.strip():
+        raise UsageError(f"--served-model-name {served_model_name!r}: a name that is not empty is expected")
     keys = api_keys(api_key)
     kv_cache_bytes = None if kv_cache_memory is None else parse_bytes(kv_cache_memory, "--kv-cache-memory")
     check_scheduling(policy, decay_profile)

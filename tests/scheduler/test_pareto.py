@@ -130,7 +130,7 @@ def test_no_margin_can_rise_without_another_falling_and_every_limit_holds(
     for point in result.frontier:
         assert point.is_proven
         program = AllocationProgram(demands, every, LIMITS)
-        # The solver holds rows to 1e-6, and a row divides a margin by shares of a device: floors give way by ten times that.
+        # The solver holds rows to 1e-6, and a row divides a margin by shares of a device: floors give way by more.
         floors = {c: each.margin - 1e-5 * max(each.margin, 1.0) for c, each in enumerate(point.contracts)}
         for c, each in enumerate(point.contracts):
             again = program.solve({program.margin(c): 1.0}, floors)
