@@ -24,9 +24,11 @@ prepare_environment() {
       echo "error: $python cannot make virtual environments; on Debian: apt-get install python3-venv" >&2
       return 2
     fi
+    # The pip that comes with Python can be years old, and takes four times as long.
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
   fi
   # A build folder of an older tree would ship modules that are gone.
   rm -rf build
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$target"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$target"
   export PATH="$venv/bin:$PATH"
 }

@@ -15,7 +15,7 @@ from superinfer.cli.bench.scenario import Fault
 from superinfer.executor.messages import DomainEvent, DomainInfo
 from superinfer.results.attainment import distribution
 
-VERIFY_CONCURRENCY = 4
+VERIFY_CONCURRENCY = 8
 """Requests of the quiet pass that run at a time."""
 
 
@@ -92,13 +92,9 @@ def describe_strike(hit: Strike, load: LoadResult, events: Sequence[DomainEvent]
     }
 
 
-def touched_by(hits: Sequence[Strike], load: LoadResult) -> list[Record]:
-    """Completed requests that were alive at a fault or ran on more than one domain."""
-    return [
-        record
-        for record in load.records
-        if record.end == "completed" and (any(record.alive_at(hit.time_s) for hit in hits) or _was_moved(record))
-    ]
+def completed(load: LoadResult) -> list[Record]:
+    """The requests of a run that completed."""
+    return [record for record in load.records if record.end == "completed"]
 
 
 async def verify_tokens(client: Client, records: Sequence[Record], stop: asyncio.Event) -> dict[str, Any]:
@@ -121,9 +117,3 @@ async def verify_tokens(client: Client, records: Sequence[Record], stop: asyncio
             if reference.token_ids != record.token_ids:
                 differ.append(record.planned.request_id)
     return {"tokens_compared": compared, "tokens_verified": compared - len(differ), "tokens_differ": differ}
-
-
-def _was_moved(record: Record) -> bool:
-    stages = getattr(record.last, "stages", None)
-    domains = getattr(record.last, "domain_ids", [])
-    return len(domains) > 1 or (stages is not None and stages.migration_s > 0)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from superinfer.cli.bench.faults import Strike, describe_strike, strike, touched_by, verify_tokens
+from superinfer.cli.bench.faults import Strike, completed, describe_strike, strike, verify_tokens
 from superinfer.cli.bench.load_generator import LoadGenerator, LoadResult
 from superinfer.cli.bench.progress import LoadProgress
 from superinfer.cli.bench.scenario import Fault
@@ -65,7 +65,7 @@ async def _drive(engine: EngineProcess, policy: str, load: Load) -> RunResult:
         events = list(client.domain_events)
         faults = [describe_strike(hit, result, events) for hit in strikes]
         if strikes and not stop.is_set() and result.engine_error is None:
-            verified = await verify_tokens(client, touched_by(strikes, result), stop)
+            verified = await verify_tokens(client, completed(result), stop)
             faults = [{**fault, **verified} for fault in faults]
         run = PolicyRun(
             policy=policy,

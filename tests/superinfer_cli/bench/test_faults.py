@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from superinfer.cli.bench.faults import Strike, describe_strike, strike, touched_by, verify_tokens, worker_pid
+from superinfer.cli.bench.faults import Strike, completed, describe_strike, strike, verify_tokens, worker_pid
 from superinfer.cli.bench.load_generator import LoadResult, Record
 from superinfer.cli.bench.scenario import Fault
 from superinfer.cli.bench.workload import PlannedRequest
@@ -96,13 +96,11 @@ def test_lost_requests_and_doubled_tokens_are_counted():
     assert told["time_until_up_s"] is None
 
 
-def test_requests_alive_at_the_fault_and_moved_ones_are_verified_others_are_not():
-    before = record(0, sent_s=1.0, finish_s=2.0)
-    alive = record(1, sent_s=2.0, finish_s=4.0)
-    moved = record(2, sent_s=3.5, finish_s=5.0, domains=("0", "1"))
-    after = record(3, sent_s=3.5, finish_s=5.0)
-    touched = touched_by([Strike(KILL, "0", 100, 3.0)], LoadResult(0.0, [before, alive, moved, after]))
-    assert touched == [alive, moved]
+def test_every_completed_request_is_verified_and_no_other():
+    done = [record(0, sent_s=1.0, finish_s=2.0), record(1, sent_s=3.5, finish_s=5.0, domains=("0", "1"))]
+    failed = record(2, sent_s=2.0, finish_s=4.0)
+    failed.last.reason = "error"
+    assert completed(LoadResult(0.0, [*done, failed])) == done
 
 
 class Reference:

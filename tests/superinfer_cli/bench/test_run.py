@@ -74,7 +74,7 @@ def test_a_killed_worker_loses_no_request_and_changes_no_token(tmp_path, load):
     assert fault["time_until_up_s"] is None or fault["time_until_up_s"] > 0
     assert fault["alive_requests"] >= fault["moved_requests"]
     assert (fault["lost"], fault["duplicated"]) == (0, 0)
-    assert fault["tokens_compared"] >= fault["moved_requests"]
+    assert fault["tokens_compared"] == 80
     assert fault["tokens_verified"] == fault["tokens_compared"]
     assert fault["tokens_differ"] == []
     for planned, outcome in zip(offered.workload, result.run.outcomes, strict=True):
