@@ -95,7 +95,8 @@ def run_twins(seed: int, *, scale: float, kv_blocks: int, host_blocks: int, turn
     rate = draw.choice([0.1, 0.4, 0.9])
     for turn in range(turns):
         now += draw.random() * 0.06
-        if draw.random() < rate and turn < turns // 2:
+        # The first turns always bring somebody, so that no history is empty.
+        if draw.random() < (rate if turn >= 3 else 1.0) and turn < turns // 2:
             arrival = {
                 "request_id": f"r{turn}",
                 "contract_id": draw.choice(["tight", "loose", "chat", "all", "best"]),
