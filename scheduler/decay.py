@@ -31,7 +31,7 @@ class DecayProfile:
 
     `thresholds_ms` ascend; there is one rate more than thresholds. `decay_coefficient` is k per
     `high_risk_threshold_ms` of overrun, so that k keeps its meaning whatever the threshold. `smoothing_window_ms`
-    smooths the predictions that slack is computed from.
+    is read and kept but nothing uses it yet: predictions are smoothed by the latency model's own correction.
     """
 
     thresholds_ms: tuple[float, ...] = (100.0, 200.0)
