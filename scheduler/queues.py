@@ -33,6 +33,8 @@ class _Front:
 class WaitingQueues:
     """Per-contract heaps. A removed request's entry stays in its heap until it surfaces, then is dropped, even where
     the request has come back under another key meanwhile.
+
+    While a domain plans, `hidden` are the contracts that it may not serve: whoever asks for them finds nobody.
     """
 
     def __init__(self, key: Key) -> None:
@@ -40,6 +42,7 @@ class WaitingQueues:
         self._heaps: dict[str, list[_Entry]] = {}
         self._members: dict[str, dict[int, _Entry]] = {}
         self._fronts: dict[str, _Front] = {}
+        self.hidden: frozenset[str] = frozenset()
         self.count = 0
 
     def push(self, sequence: SequenceState) -> None:
@@ -67,6 +70,8 @@ class WaitingQueues:
 
     def head(self, contract_id: str) -> SequenceState | None:
         """The first sequence of a contract, or None."""
+        if contract_id in self.hidden:
+            return None
         heap = self._heaps.get(contract_id)
         members = self._members.get(contract_id, {})
         while heap:
@@ -83,17 +88,21 @@ class WaitingQueues:
                 yield head
 
     def length(self, contract_id: str) -> int:
-        """How many wait under one contract."""
+        """How many wait under one contract, hidden or not."""
         return len(self._members.get(contract_id, ()))
 
     def waiting(self, contract_id: str) -> Iterator[SequenceState]:
         """Every waiting sequence of a contract, in no particular order."""
+        if contract_id in self.hidden:
+            return iter(())
         return (sequence for _, _, sequence in self._members.get(contract_id, {}).values())
 
     def first(self, contract_id: str, count: int) -> list[SequenceState]:
         """The first `count` waiting sequences of a contract, in order: O(count log n), or O(count) if they are the same
         as when asked before.
         """
+        if contract_id in self.hidden:
+            return []
         front = self._fronts.get(contract_id)
         if front is not None and front.count == count:
             return list(front.sequences)
@@ -110,4 +119,6 @@ class WaitingQueues:
 
     def contract_ids(self) -> list[str]:
         """Contracts that have somebody waiting."""
-        return [contract_id for contract_id, members in self._members.items() if members]
+        return [
+            contract_id for contract_id, members in self._members.items() if members and contract_id not in self.hidden
+        ]

@@ -17,6 +17,7 @@ from superinfer.scheduler.arrivals import RecentQuantile
 from superinfer.scheduler.blocks import BlockPool
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.domain import DomainState, InFlightStep
+from superinfer.scheduler.fault_map import DomainAssignment
 from superinfer.scheduler.outputs import FinishOutput, Output, Refusal, TokenOutput
 from superinfer.scheduler.policies.base import Policy
 from superinfer.scheduler.policies.registry import make_policy
@@ -48,6 +49,7 @@ class Scheduler:
         self.policy = policy or make_policy(latency_model, config)
         self.queues = WaitingQueues(self.policy.waiting_key)
         self.domains: dict[str, DomainState] = {}
+        self.assignment = DomainAssignment(config.fault_domains, [domain.domain_id for domain in domains])
         self._contracts: dict[str, SLOContract] = {}
         self._by_request: dict[str, SequenceState] = {}
         self._by_sequence: dict[int, SequenceState] = {}
@@ -108,7 +110,7 @@ class Scheduler:
         if not domain.is_up:
             return False
         return bool(
-            self.queues.count
+            self._may_start(domain_id)
             or domain.rotated
             or domain.finished
             or any(not s.is_done_planning for s in domain.running.values())
@@ -125,7 +127,10 @@ class Scheduler:
             return None
         domains_up = sum(d.is_up for d in self.domains.values())
         builder = StepBuilder(domain, self.queues, self.model, self.config, now, domains_up=domains_up)
+        if self.assignment.has_map:
+            self.queues.hidden = self.assignment.hidden(domain_id, self.queues.contract_ids())
         self.policy.compose(builder)
+        self.queues.hidden = frozenset()
         builder.close()
         if not (builder.steps or domain.finished or builder.rotate_out_list or builder.rotate_in_list):
             return None
@@ -179,6 +184,7 @@ class Scheduler:
         """
         domain = self.domains[domain_id]
         domain.is_up = False
+        self._update_assignment()
         members = [*domain.running.values(), *domain.rotated.values()]
         suspects = {s.sequence_id for step in domain.in_flight.values() for s in step.sequences}
         domain.running.clear()
@@ -208,6 +214,7 @@ class Scheduler:
             # Step ids never repeat, so that a late result of the dead worker cannot pass for one of its successor.
             state.next_step_id = previous.next_step_id
         self.domains[domain.domain_id] = state
+        self._update_assignment()
 
     def fail_all(self, now: float, error: str) -> list[Output]:
         """End every request with an error: the engine cannot go on."""
@@ -248,6 +255,15 @@ class Scheduler:
                 self._contracts.pop(contract_id, None)
                 self.policy.on_retire(contract_id)
 
+    def _update_assignment(self) -> None:
+        self.assignment.set_up([each.domain_id for each in self.domains.values() if each.is_up])
+
+    def _may_start(self, domain_id: str) -> bool:
+        """Whether a request waits that this domain may serve."""
+        if not self.queues.count or not self.assignment.has_map:
+            return self.queues.count > 0
+        return any(domain_id in self.assignment.serving(each) for each in self.queues.contract_ids())
+
     def _refusal(self, request: Request, contract: SLOContract | None) -> Refusal | None:
         prompt, most = len(request.prompt_token_ids), request.sampling.max_tokens
         if contract is None:
@@ -272,12 +288,13 @@ class Scheduler:
                 f"{self.config.max_model_len} tokens",
             )
         blocks = -(-(prompt + most) // self.config.block_size)
-        largest = max((d.device_blocks.total for d in self.domains.values()), default=0)
+        home = [self.domains[each] for each in self.assignment.home(request.contract_id) if each in self.domains]
+        largest = max((d.device_blocks.total for d in home), default=0)
         if blocks > largest:
             return Refusal(
                 code="too_long",
                 message=f"{prompt} prompt tokens and {most} output tokens need {blocks} KV blocks; "
-                f"the largest domain has {largest}",
+                f"the largest domain that serves {request.contract_id} has {largest}",
             )
         return None
 

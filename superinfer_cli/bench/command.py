@@ -34,6 +34,9 @@ def bench(
     rate: Annotated[float | None, typer.Option(help="Offered rate in requests/s, instead of --load.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of arrivals, lengths and prompts.", min=0)] = 0,
     domains: Annotated[int | None, typer.Option(help="Fault domains, one worker process each.", min=1)] = None,
+    fault_domains: Annotated[
+        Path | None, typer.Option(help="YAML file of contracts and the domains that serve them. Default: all by all.")
+    ] = None,
     slo_scale: Annotated[float, typer.Option(help="Multiplies every bound of the scenario.")] = 1.0,
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     random_weights: Annotated[
@@ -65,6 +68,7 @@ def bench(
         rate_rps=rate,
         seed=seed,
         domains=domains,
+        fault_domains=fault_domains,
         slo_scale=slo_scale,
         dtype=_checked_dtype(dtype),
         random_weights=random_weights,

@@ -22,6 +22,7 @@ from superinfer.executor.models.source import ModelSource
 from superinfer.executor.tokenizer import load_tokenizer
 from superinfer.profiler.store import ModelProfile, load_profile
 from superinfer.scheduler.config import SchedulerConfig
+from superinfer.scheduler.fault_map import FaultMap, load_fault_map, resolve_fault_map
 from superinfer.scheduler.policies.registry import check_policy
 
 
@@ -43,6 +44,7 @@ class BenchOptions:
     kv_cache_bytes: int | None
     out: Path | None
     force: bool
+    fault_domains: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Plan:
     rate_rps: float
     capacity_rps: float
     max_model_len: int
+    fault_map: FaultMap
 
 
 def resolve_scenario(options: BenchOptions) -> Scenario:
@@ -83,6 +86,7 @@ def resolve_scenario(options: BenchOptions) -> Scenario:
 
 def make_plan(options: BenchOptions, scenario: Scenario) -> Plan:
     """Find the model, its profile (measured on first use), the bounds, the rate, and every request."""
+    fault_map = _fault_map(options, scenario)
     source = resolve_model(options.model, progress=_download_note())
     if not (source.has_weights or options.random_weights):
         raise ModelError(f"model {source.name}: has no weights; --random-weights benches its shapes")
@@ -108,6 +112,7 @@ def make_plan(options: BenchOptions, scenario: Scenario) -> Plan:
         rate_rps=rate,
         capacity_rps=capacity,
         max_model_len=_max_model_len(load, profile, scenario),
+        fault_map=fault_map,
     )
 
 
@@ -120,8 +125,20 @@ def engine_config(options: BenchOptions, plan: Plan, policy: str) -> EngineConfi
         dtype=options.dtype,
         random_weights=options.random_weights,
         kv_cache_bytes=options.kv_cache_bytes,
-        scheduler=SchedulerConfig(policy=policy, max_model_len=plan.max_model_len),
+        scheduler=SchedulerConfig(policy=policy, max_model_len=plan.max_model_len, fault_domains=plan.fault_map),
         contracts=list(plan.load.contracts.values()),
+    )
+
+
+def _fault_map(options: BenchOptions, scenario: Scenario) -> FaultMap:
+    """The map of `--fault-domains`, held against the scenario's classes and domains; empty without one."""
+    if options.fault_domains is None:
+        return {}
+    return resolve_fault_map(
+        load_fault_map(options.fault_domains),
+        [str(number) for number in range(scenario.domains)],
+        contract_ids=[each.service_id for each in scenario.classes],
+        source=str(options.fault_domains),
     )
 
 

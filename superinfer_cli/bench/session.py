@@ -122,7 +122,11 @@ def _bounds_text(contract: SLOContract) -> str:
 def _config(options: BenchOptions, plan: Plan) -> dict[str, Any]:
     """config.yaml: what is needed to run this again, and what it ran on."""
     return {
-        "options": {**asdict(options), "out": None if options.out is None else str(options.out)},
+        "options": {
+            **asdict(options),
+            "out": None if options.out is None else str(options.out),
+            "fault_domains": msgspec.to_builtins(plan.fault_map),
+        },
         "scenario": plan.scenario.model_dump(mode="json", exclude_none=True),
         "rate_rps": plan.rate_rps,
         "capacity_rps": plan.capacity_rps,

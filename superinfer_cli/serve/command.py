@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from superinfer.executor.config import EngineConfig
     from superinfer.executor.models.source import ModelSource
     from superinfer.profiler.latency_model import LatencyModel
+    from superinfer.scheduler.fault_map import FaultMap
 
 API_KEY_VARIABLE = "SUPERINFER_API_KEY"
 START_TIMEOUT_S = 600.0
@@ -42,6 +44,13 @@ def serve(
     ] = False,
     policy: Annotated[str, typer.Option(help="Scheduling policy.")] = "slack",
     domains: Annotated[int, typer.Option(min=1, help="Fault domains: one worker process each.")] = 1,
+    fault_domains: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file that says which domains serve which contract, such as `risk-scoring: [domain-0]`.",
+            show_default="every domain serves all",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     served_model_name: Annotated[
@@ -98,6 +107,7 @@ def serve(
     with contextlib.ExitStack() as stack:
         state_file = None if contracts_state is None else stack.enter_context(StateFile(contracts_state))
         registry, state = load_contracts_and_state(contracts, state_file, _note)
+        fault_map = read_fault_map(fault_domains, registry.list(), domains)
         bound = stack.enter_context(bind(host, port))
         signal.signal(signal.SIGTERM, _interrupt)
         if not keys and not _is_loopback(bound):
@@ -114,6 +124,7 @@ def serve(
             kv_cache_bytes=kv_cache_bytes,
             max_model_len=length,
             decay_profile=decay_profile,
+            fault_map=fault_map,
         )
         latency_model = load_profile(Path(config.profile_path)).latency_model
         check_attainable(registry.list(), latency_model, allow=allow_unattainable)
@@ -191,6 +202,21 @@ def check_scheduling(policy: str, decay_profile: Path | None) -> None:
     planner_from_mapping(planner, str(decay_profile))
 
 
+def read_fault_map(path: Path | None, contracts: Iterable[SLOContract], domains: int) -> FaultMap:
+    """The map of `--fault-domains`, held against the contracts and domains there are; empty without one."""
+    from superinfer.scheduler.fault_map import load_fault_map, resolve_fault_map
+
+    if path is None:
+        return {}
+    contract_ids = [
+        contract_id
+        for contract in contracts
+        for contract_id in (contract.service_id, *(f"{contract.service_id}/{name}" for name in contract.sub_slos))
+    ]
+    domain_ids = [str(number) for number in range(domains)]
+    return resolve_fault_map(load_fault_map(path), domain_ids, contract_ids=contract_ids, source=str(path))
+
+
 def count(number: int, noun: str) -> str:
     """ "1 domain", "2 domains", "2 processes"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
@@ -239,6 +265,7 @@ def engine_config(
     kv_cache_bytes: int | None,
     max_model_len: int,
     decay_profile: Path | None,
+    fault_map: FaultMap,
 ) -> EngineConfig:
     """What the engine is started with; the model is profiled here on its first use on this machine."""
     from superinfer.cli.console import err
@@ -258,6 +285,7 @@ def engine_config(
             policy=policy,
             max_model_len=max_model_len,
             decay_profile_path=None if decay_profile is None else str(decay_profile),
+            fault_domains=fault_map,
         ),
         contracts=contracts,
     )

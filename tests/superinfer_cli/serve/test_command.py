@@ -5,7 +5,13 @@ import os
 
 import pytest
 
-from superinfer.cli.serve.command import api_keys, check_attainable, check_scheduling, context_length
+from superinfer.cli.serve.command import (
+    api_keys,
+    check_attainable,
+    check_scheduling,
+    context_length,
+    read_fault_map,
+)
 from superinfer.cli.serve.contract_book import load_contracts_and_state
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.contracts.errors import ContractConflictError, UsageError
@@ -84,3 +90,18 @@ def test_more_context_than_the_model_has_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2048}))
     with pytest.raises(UsageError, match=r"--max-model-len 2049.*2048"):
         context_length(ModelSource("tiny", tmp_path, has_weights=False), 2049)
+
+
+def test_a_fault_domain_map_is_held_against_the_contracts_and_domains_of_the_server(tmp_path):
+    contracts = [SLOContract(service_id="a", sub_slos={"b": SLOContract(service_id="a/b")})]
+    file = tmp_path / "map.yaml"
+    file.write_text("a/b: [domain-1]\na: {home: [domain-0], backup: []}\n")
+    assert read_fault_map(None, contracts, 2) == {}
+    assert {key: entry.home for key, entry in read_fault_map(file, contracts, 2).items()} == {
+        "a/b": ("1",),
+        "a": ("0",),
+    }
+    with pytest.raises(UsageError, match=r"map\.yaml: a/b: domain 'domain-1' does not exist; accepted: domain-0$"):
+        read_fault_map(file, contracts, 1)
+    with pytest.raises(UsageError, match="contract 'a/b' is not registered"):
+        read_fault_map(file, [SLOContract(service_id="a")], 2)
