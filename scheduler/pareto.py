@@ -6,9 +6,10 @@ frontier that they form, and picks the one with the best total utilisation; of t
 names a smallest set of contracts that cannot hold theirs together. The queueing model and its limits are in
 `pareto_demand`, the program that HiGHS solves in `pareto_program`.
 
-Each frontier point comes from two solves. The first maximises one contract's margin, the utilisation, or the smallest
-of weighted margins (Chebyshev scalarisation); the second maximises the sum of all margins with none below what the
-first reached, and its optimum cannot be dominated: a dominating allocation would have a larger sum.
+Each frontier point maximises an achievement function (Wierzbicki's reference points): how far some margins come
+together, and with a `TRADE`-th of that weight the sum of all margins. Its optimum cannot be dominated, since a
+dominating allocation would have a larger sum, and what it falls short of never makes the program infeasible, as a hard
+floor at a margin that was reached before would, at the least rounding error.
 """
 
 from __future__ import annotations
@@ -25,8 +26,14 @@ from superinfer.scheduler.topology import Device
 
 MAX_MIXED_POINTS = 10
 MAX_SUBSET_SOLVES = 300
-# HiGHS keeps constraints to 1e-7; a margin that was reached is asked for again with a little less.
+TRADE = 100.0
+"""No frontier point gives up a part of the span of the margins it is about unless others gain as many times as much."""
+MIN_SPAN = 1e-2
+"""Margins that can rise by less are weighed as if they could rise by this much."""
 TOLERANCE = 1e-6
+"""Below it a share of time is none."""
+# How far from their starts margins may go together, in parts of their spans.
+ON, BACK = (0.0, 1.0), (-1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +134,13 @@ def plan_allocation(
         return clashing_contracts(demands, devices, settings)
     best = [_most(program, c, useful) for c in range(len(demands))]
     lows = [0.0 if demand.is_best_effort else 1.0 for demand in demands]
-    spans = [max(high - low, TOLERANCE) for high, low in zip(best, lows, strict=True)]
-    points = [_raise_all(program, useful.margins, spans) or replace(useful, is_proven=False)]
-    for one in range(len(demands)):
-        start = [best[c] if c == one else low for c, low in enumerate(lows)]
-        points += filter(None, [_raise_all(program, start, spans)])
+    spans = [max(high - low, MIN_SPAN) for high, low in zip(best, lows, strict=True)]
+    every = dict(enumerate(useful.margins))
+    points = [_reached(program, every, spans, BACK) or replace(useful, is_proven=False)]
+    for c, margin in enumerate(best):
+        points += filter(None, [_reached(program, {c: margin}, spans, BACK)])
     for mix in _mixes(len(demands)):
-        if balanced := _compromise(program, lows, spans, mix):
-            points += filter(None, [_raise_all(program, balanced, spans)])
+        points += filter(None, [_reached(program, {c: lows[c] for c in mix}, spans, ON)])
     frontier: list[tuple[float, Allocation]] = []
     for point in points:
         relative = [(margin - low) / span for margin, low, span in zip(point.margins, lows, spans, strict=True)]
@@ -149,7 +155,7 @@ def plan_allocation(
 
 def solve_count(contracts: int) -> int:
     """How many integer programs a plan of so many contracts solves when all bounds can hold."""
-    return 2 + 2 * contracts + 2 * len(_mixes(contracts))
+    return 2 + 2 * contracts + len(_mixes(contracts))
 
 
 def clashing_contracts(demands: Sequence[ContractDemand], devices: Mapping[str, Device], limits: PlanLimits) -> Clash:
@@ -198,32 +204,17 @@ def _most(program: AllocationProgram, c: int, known: Solution) -> float:
     return max(known.margins[c], solution.margins[c] if solution else 0.0)
 
 
-def _compromise(
-    program: AllocationProgram, lows: Sequence[float], spans: Sequence[float], chosen: Sequence[int]
-) -> list[float] | None:
-    """Margins that rise together from `lows`, each by the same part of its span, as far as they can.
+def _reached(
+    program: AllocationProgram, starts: Mapping[int, float], spans: Sequence[float], reach: tuple[float, float]
+) -> Solution | None:
+    """The Pareto-optimal allocation next to some contracts' margins, which go on or back together, in parts of spans.
 
     None where the solver did not get there in its time.
     """
-    rise = {c: (lows[c], spans[c]) for c in chosen}
+    weights = {program.margin(c): 1.0 / span for c, span in enumerate(spans)}
+    rise = {c: (start, spans[c]) for c, start in starts.items()}
     try:
-        solution = program.solve({program.together: 1.0}, rise=rise)
-    except ResourceError:
-        solution = None
-    if solution is None:
-        return None
-    part = min((solution.margins[c] - lows[c]) / spans[c] for c in chosen)
-    return [lows[c] + part * spans[c] if c in rise else lows[c] for c in range(len(lows))]
-
-
-def _raise_all(program: AllocationProgram, start: Sequence[float], spans: Sequence[float]) -> Solution | None:
-    """The allocation with the largest sum of relative margins, none below where it starts.
-
-    None where the solver did not get there in its time.
-    """
-    floors = {c: margin - TOLERANCE * max(margin, 1.0) for c, margin in enumerate(start)}
-    try:
-        return program.solve({program.margin(c): 1.0 / span for c, span in enumerate(spans)}, floors)
+        return program.solve({**weights, program.together: TRADE}, rise, reach)
     except ResourceError:
         return None
 

@@ -1,10 +1,13 @@
 """The mixed-integer program of the Pareto optimizer, solved by HiGHS through SciPy.
 
-For each contract c and device d: `used` (0 or 1: a replica of c on d), `work` (share of d's time that serves c's
-stream) and `spare` (share of d's time that is c's headroom). For each contract its *margin*: on every device that it
-uses, headroom = margin × what its bounds need there, so the bounds hold exactly where the margin is at least 1. The
-margin of a best-effort contract is the served share of what it offers, and may be 0. For each device `loaded`: it
-holds the model's weights.
+For each contract c and device d: `used` (0 or 1: a replica of c on d), `served` (share of c's stream that goes to d)
+and `level` (c's headroom on d over what its bounds need there). For each contract its *margin*, the level on every
+device that it uses, so the bounds hold exactly where the margin is at least 1. The margin of a best-effort contract is
+the served share of what it offers, and may be 0. For each device `loaded`: it holds the model's weights.
+
+HiGHS holds rows to an absolute tolerance. Shares and levels are its variables, and capacities are counted as parts of
+the whole, because then a row's violation is as small a part of what the row is about. In device seconds, what a light
+contract needs could be below the tolerance itself.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class PlanLimits:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Values of the variables: `margins` by contract; `used`, `work` and `spare` by (contract, device).
+    """`margins` by contract; by (contract, device) whether it is `used`, and the shares of the device's time that serve
+    the contract's stream (`work`) and are its headroom (`spare`).
 
     `is_proven` is False where HiGHS ran out of time with this as its best: it holds all bounds, but better may exist.
     """
@@ -103,12 +107,12 @@ class AllocationProgram:
         """Column: contract c has a replica on device d."""
         return c * self._count + d
 
-    def work(self, c: int, d: int) -> int:
-        """Column: share of d's time that serves c's stream."""
+    def served(self, c: int, d: int) -> int:
+        """Column: share of c's stream that goes to d."""
         return self._contracts * self._count + self.used(c, d)
 
-    def spare(self, c: int, d: int) -> int:
-        """Column: share of d's time that is c's headroom."""
+    def level(self, c: int, d: int) -> int:
+        """Column: c's headroom on d over what its bounds need there."""
         return 2 * self._contracts * self._count + self.used(c, d)
 
     def margin(self, c: int) -> int:
@@ -121,30 +125,30 @@ class AllocationProgram:
 
     @property
     def together(self) -> int:
-        """Column: how far, from 0 to 1, the contracts of a `rise` have all come. Free where no rise is given."""
+        """Column: how far the contracts of a `rise` have all come. Free where no rise is given."""
         return self.columns - 1
 
     def solve(
         self,
         objective: Mapping[int, float],
-        floors: Mapping[int, float] | None = None,
         rise: Mapping[int, tuple[float, float]] | None = None,
+        reach: tuple[float, float] = (0.0, 1.0),
     ) -> Solution | None:
-        """Maximise the objective with margins at least `floors` (by contract); None where nothing is feasible.
+        """Maximise the objective; None where nothing is feasible.
 
-        `rise` gives (low, span) by contract: its margin is at least low + span · `together`.
+        `rise` gives (start, span) by contract: its margin is at least start + span · `together`, a column that may
+        take values within `reach`.
         Raises ResourceError where HiGHS has found neither a solution nor a proof within its time.
         """
-        lower = self._lower.copy()
-        for c, floor in (floors or {}).items():
-            lower[self.margin(c)] = max(lower[self.margin(c)], floor)
+        lower, upper = self._lower.copy(), self._upper.copy()
+        lower[self.together], upper[self.together] = reach
         constraints = list(self._constraints)
         if rise:
             rows = _Rows()
-            for c, (low, span) in rise.items():
-                rows.add([(self.margin(c), 1.0), (self.together, -span)], low, math.inf)
+            for c, (start, span) in rise.items():
+                rows.add([(self.margin(c), 1.0), (self.together, -span)], start, math.inf)
             constraints.append(rows.constraint(self.columns))
-        result = self._milp(objective, constraints, lower, self._upper, self._integral)
+        result = self._milp(objective, constraints, lower, upper, self._integral)
         if result.x is None:
             # Every variable is bounded, so "unbounded or infeasible" means the latter.
             if result.status == INFEASIBLE or "infeasible" in str(result.message).lower():
@@ -156,9 +160,7 @@ class AllocationProgram:
         # Placement settled, solve again as a linear program: no integer within a tolerance of 0 or 1 blurs the shares.
         pairs = self._contracts * self._count
         placed = np.round(result.x[:pairs])
-        lower[:pairs] = placed
-        upper = self._upper.copy()
-        upper[:pairs] = placed
+        lower[:pairs] = upper[:pairs] = placed
         exact = self._milp(objective, constraints, lower, upper, np.zeros(self.columns))
         return self._solution(exact.x if exact.x is not None else result.x, is_proven=result.status == OPTIMAL)
 
@@ -169,7 +171,8 @@ class AllocationProgram:
         for c, demand in enumerate(self.demands):
             for d, device in enumerate(self.devices):
                 bandwidth = demand.gb_per_busy_s * device.relative_compute / total_bandwidth
-                weights[self.work(c, d)] = weights[self.spare(c, d)] = 0.5 / self._count + 0.5 * bandwidth
+                for column, time_share in self._time_terms(c, d):
+                    weights[column] = time_share * (0.5 / self._count + 0.5 * bandwidth)
         return weights
 
     def _milp(self, objective: Mapping[int, float], constraints: Any, lower: Any, upper: Any, integral: Any) -> Any:
@@ -181,9 +184,7 @@ class AllocationProgram:
 
     def _add_contract(self, c: int, demand: ContractDemand) -> None:
         add, infinity = self._rows.add, math.inf
-        offered = demand.rate_per_s * demand.work_s
-        served = [(self.work(c, d), device.relative_compute / offered) for d, device in enumerate(self.devices)]
-        needs = [demand.headroom(device.relative_compute) / device.relative_compute for device in self.devices]
+        served = [(self.served(c, d), 1.0) for d in range(self._count)]
         margin = self.margin(c)
         if demand.is_best_effort:
             add([*served, (margin, -1.0)], 0.0, 0.0)
@@ -192,32 +193,50 @@ class AllocationProgram:
             add([(self.used(c, d), 1.0) for d in range(self._count)], demand.min_devices, infinity)
             self._lower[margin] = 1.0
             self._upper[margin] = max(self.limits.max_margin, 1.0)
-        for d, (device, need) in enumerate(zip(self.devices, needs, strict=True)):
-            used, work, spare = self.used(c, d), self.work(c, d), self.spare(c, d)
-            add([(work, 1.0), (used, -min(offered / device.relative_compute, 1.0))], -infinity, 0.0)
+        highest = float(self._upper[margin])
+        for d in range(self._count):
+            used, level = self.used(c, d), self.level(c, d)
+            add([(self.served(c, d), 1.0), (used, -min(1.0 / self._load(c, d), 1.0))], -infinity, 0.0)
             add([(used, 1.0), (self.loaded(d), -1.0)], -infinity, 0.0)
+            need = self._need(c, d)
             if demand.is_best_effort:
-                self._upper[spare] = 0.0
+                self._upper[level] = 0.0
                 continue
             if need >= 1.0:  # not even the whole device would hold the bounds
-                self._upper[used] = self._upper[spare] = 0.0
+                self._upper[used] = self._upper[level] = 0.0
                 continue
-            big = need * float(self._upper[margin])
-            add([(spare, 1.0), (margin, -need), (used, -big)], -big, infinity)
-            add([(spare, 1.0), (margin, -need)], -infinity, 0.0)
-            add([(spare, 1.0), (used, -1.0)], -infinity, 0.0)
+            self._upper[level] = min(highest, 1.0 / need)
+            add([(level, 1.0), (margin, -1.0), (used, -highest)], -highest, infinity)
+            add([(level, 1.0), (margin, -1.0)], -infinity, 0.0)
+            add([(level, 1.0), (used, -float(self._upper[level]))], -infinity, 0.0)
+
+    def _load(self, c: int, d: int) -> float:
+        """Share of d's time that c's whole stream would take."""
+        demand = self.demands[c]
+        return demand.rate_per_s * demand.work_s / self.devices[d].relative_compute
+
+    def _need(self, c: int, d: int) -> float:
+        """Share of d's time that c's bounds need as headroom."""
+        speed = self.devices[d].relative_compute
+        return self.demands[c].headroom(speed) / speed
+
+    def _time_terms(self, c: int, d: int) -> list[tuple[int, float]]:
+        """What c takes of d's time, as terms of columns."""
+        need = self._need(c, d)
+        return [(self.served(c, d), self._load(c, d)), (self.level(c, d), need if need < 1.0 else 0.0)]
 
     def _add_device(self, d: int, device: Device) -> None:
-        time, bandwidth, memory = [], [], [(self.loaded(d), self.limits.weights_gb)]
+        time, bandwidth = [], []
+        memory = [(self.loaded(d), self.limits.weights_gb / device.memory_gb)]
         for c, demand in enumerate(self.demands):
-            gb_per_s = demand.gb_per_busy_s * device.relative_compute
-            for column in (self.work(c, d), self.spare(c, d)):
-                time.append((column, 1.0))
-                bandwidth.append((column, gb_per_s))
-            memory += self._memory_terms(c, d, device)
+            busy = demand.gb_per_busy_s * device.relative_compute / device.bandwidth_gb_per_s
+            terms = self._time_terms(c, d)
+            time += terms
+            bandwidth += [(column, share * busy) for column, share in terms]
+            memory += [(column, gb / device.memory_gb) for column, gb in self._memory_terms(c, d, device)]
         self._rows.add(time, -math.inf, 1.0)
-        self._rows.add(bandwidth, -math.inf, device.bandwidth_gb_per_s * self.limits.bandwidth_share)
-        self._rows.add(memory, -math.inf, device.memory_gb)
+        self._rows.add(bandwidth, -math.inf, self.limits.bandwidth_share)
+        self._rows.add(memory, -math.inf, 1.0)
 
     def _memory_terms(self, c: int, d: int, device: Device) -> list[tuple[int, float]]:
         """KV of the requests in flight by Little's law, and on each device what the contract wants set aside there.
@@ -227,23 +246,25 @@ class AllocationProgram:
         demand = self.demands[c]
         if math.isinf(demand.headroom(device.relative_compute)):
             return []
-        live = device.relative_compute / demand.work_s * demand.residence_s(device.relative_compute)
+        live = demand.rate_per_s * demand.residence_s(device.relative_compute)
         aside = max(demand.reserved_memory_gb, demand.request_memory_gb)
-        return [(self.work(c, d), live * demand.request_memory_gb), (self.used(c, d), aside)]
+        return [(self.served(c, d), live * demand.request_memory_gb), (self.used(c, d), aside)]
 
     def memory_gb(self, c: int, d: int, work: float) -> float:
         """What contract c takes of d's memory beside the weights when `work` of d's time serves its stream."""
         terms = dict(self._memory_terms(c, d, self.devices[d]))
-        return terms.get(self.work(c, d), 0.0) * work + terms.get(self.used(c, d), 0.0)
+        return terms.get(self.served(c, d), 0.0) * work / self._load(c, d) + terms.get(self.used(c, d), 0.0)
 
     def _solution(self, x: Any, *, is_proven: bool) -> Solution:
-        def table(column_of: Any) -> tuple[tuple[float, ...], ...]:
-            return tuple(tuple(float(x[column_of(c, d)]) for d in range(self._count)) for c in range(self._contracts))
-
+        pairs = [[(c, d) for d in range(self._count)] for c in range(self._contracts)]
         return Solution(
             margins=tuple(float(x[self.margin(c)]) for c in range(self._contracts)),
-            used=tuple(tuple(value > 0.5 for value in row) for row in table(self.used)),
-            work=table(self.work),
-            spare=table(self.spare),
+            used=tuple(tuple(float(x[self.used(c, d)]) > 0.5 for c, d in row) for row in pairs),
+            work=tuple(tuple(float(x[self.served(c, d)]) * self._load(c, d) for c, d in row) for row in pairs),
+            spare=tuple(tuple(self._spare(x, c, d) for c, d in row) for row in pairs),
             is_proven=is_proven,
         )
+
+    def _spare(self, x: Any, c: int, d: int) -> float:
+        _, (level, need) = self._time_terms(c, d)
+        return float(x[level]) * need

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from superinfer.profiler.store import (
     latency_constants,
     save_profile,
 )
+from superinfer.scheduler.pareto import plan_allocation
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -99,11 +98,18 @@ def test_the_tables_show_predictions_shares_and_the_frontier(files: dict[str, Pa
     assert (tmp_path / "pictures" / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_json_is_alone_on_stdout_even_below_python(files: dict[str, Path]) -> None:
-    code = f"from superinfer.cli.contracts import app; app({arguments(files, '--json')!r})"
-    environment = {**os.environ, "NO_COLOR": "1"}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    data = json.loads(result.stdout)
+def test_json_is_alone_on_stdout_even_if_the_solver_writes_to_it_below_python(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def plan_aloud(*args: Any) -> Any:
+        os.write(1, b"a note of the solver\n")
+        return plan_allocation(*args)
+
+    monkeypatch.setattr("superinfer.scheduler.pareto.plan_allocation", plan_aloud)
+    app(arguments(files, "--json"), standalone_mode=False)
+    captured = capfd.readouterr()
+    assert "a note of the solver" in captured.err
+    data = json.loads(captured.out)
     assert (data["schema"], data["feasible"], data["model"]) == ("superinfer.plan/1", True, "tiny")
     assert [each["name"] for each in data["chosen"]["contracts"]] == ["triage", "reports"]
     assert all(each["margin"] >= 0.999 for each in data["chosen"]["contracts"])
