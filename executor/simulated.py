@@ -6,19 +6,11 @@ Every figure that comes from here is a simulated one and has to be labelled so.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from superinfer.contracts.contract import SLOContract
 from superinfer.profiler.latency_model import LatencyModel, StepShape
-from superinfer.scheduler.config import DomainSpec, SchedulerConfig
-from superinfer.scheduler.outputs import FinishOutput, TokenOutput
-from superinfer.scheduler.policies.base import Policy
-from superinfer.scheduler.request import Request
-from superinfer.scheduler.scheduler import Scheduler
 from superinfer.scheduler.steps import FinishReason, SampledToken, StepPlan, StepResult
 
 
@@ -77,80 +69,3 @@ class SimulatedDevice:
             finished_s=self.now + duration,
             tokens=tokens,
         )
-
-
-@dataclass(slots=True)
-class SimulatedRequest:
-    """One request's fate; times in virtual seconds since the start."""
-
-    request: Request
-    token_times_s: list[float] = field(default_factory=list)
-    finish: FinishOutput | None = None
-    finished_s: float = math.inf
-    refused: str | None = None
-
-
-@dataclass(slots=True)
-class Simulation:
-    """The outcome of one simulated run."""
-
-    requests: list[SimulatedRequest]
-    duration_s: float
-    steps: int
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens produced."""
-        return sum(len(r.token_times_s) for r in self.requests)
-
-
-def simulate(
-    requests: list[Request],
-    *,
-    contracts: list[SLOContract],
-    model: LatencyModel,
-    config: SchedulerConfig,
-    domains: int = 1,
-    kv_blocks: int = 4096,
-    sigma: float = 0.0,
-    seed: int = 0,
-    overhead_s: float = 0.0,
-    policy: Policy | None = None,
-) -> Simulation:
-    """Run the requests (with arrival times from 0) through a scheduler on simulated devices.
-
-    A domain plans its next step when the last one ends, as the engine does; `overhead_s` is the gap between steps.
-    """
-    specs = [DomainSpec(f"domain-{i}", kv_blocks) for i in range(domains)]
-    own_model = model.fresh()
-    scheduler = Scheduler(domains=specs, contracts=contracts, latency_model=own_model, config=config, policy=policy)
-    devices = {s.domain_id: SimulatedDevice(s.domain_id, model, sigma=sigma, seed=seed) for s in specs}
-    fates = {r.request_id: SimulatedRequest(r) for r in requests}
-    order = itertools.count()
-    events: list[tuple[float, int, Request | StepResult]] = [(r.arrival_s, next(order), r) for r in requests]
-    heapq.heapify(events)
-    now = 0.0
-    while events:
-        now, _, event = heapq.heappop(events)
-        if isinstance(event, Request):
-            refusal = scheduler.add(event, now)
-            if refusal is not None:
-                fates[event.request_id].refused = refusal.message
-        else:
-            for output in scheduler.observe(event, now):
-                fate = fates[output.request_id]
-                if isinstance(output, TokenOutput):
-                    fate.token_times_s.append(now)
-                else:
-                    fate.finish, fate.finished_s = output, now
-        if events and events[0][0] <= now:
-            continue
-        for domain_id, device in devices.items():
-            if scheduler.in_flight(domain_id) or not scheduler.has_work(domain_id):
-                continue
-            plan = scheduler.plan(domain_id, now)
-            if plan is not None:
-                device.now = now + overhead_s
-                result = device.execute(plan)
-                heapq.heappush(events, (result.finished_s, next(order), result))
-    return Simulation(list(fates.values()), now, scheduler.stats(now).steps)

@@ -98,7 +98,7 @@ def summarize(
         "device": device,
         **(extra or {}),
         "interrupted": any(run.interrupted for run in runs),
-        "token_agreement": token_agreement(runs),
+        "token_agreement": None if simulated else token_agreement(runs),
         "runs": [summarize_run(run) for run in runs],
     }
 

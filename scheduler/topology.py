@@ -12,13 +12,15 @@
       - {between: [node-0, node-1], bandwidth_gb_per_s: 50, latency_us: 5}
     demands:                            # what each service is expected to send, for `superinfer contracts plan`
       risk-scoring: {rate_per_s: 12, prompt_tokens: 600, output_tokens: 20}
+    serving: {tensor_parallel: 8}       # how devices form fault domains, for `superinfer bench --simulate`
 
 A device's id is `<node>/<device>`. `relative_compute` is its speed against the device of the latency profile. GB are
-10⁹ bytes.
+10⁹ bytes. `memory_gb` and `bandwidth_gb_per_s` may be left out where the data sheet of `type` has them.
 """
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +29,7 @@ import yaml
 from msgspec import Meta
 
 from superinfer.contracts.errors import UsageError
+from superinfer.profiler.data_sheet import data_sheets
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
@@ -70,6 +73,21 @@ class OfferedLoad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     output_tokens: Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
+class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the devices serve: each `tensor_parallel` of a node hold one copy of the model and are one fault domain.
+
+    `max_step_tokens` and `max_running` are the scheduler's limits per domain, `host_kv_gb` the host memory of a domain
+    for rotated KV, `restart_s` the time from the death of a domain until it serves again: process start, weights,
+    captured graphs.
+    """
+
+    tensor_parallel: Count = 1
+    max_step_tokens: Count = 2048
+    max_running: Count = 256
+    host_kv_gb: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    restart_s: Annotated[float, Meta(ge=0, le=1e6)] = 60.0
+
+
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A topology with every `count` written out: names of nodes and of a node's devices are unique."""
 
@@ -77,6 +95,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nodes: Annotated[list[Node], Meta(min_length=1)]
     links: list[Link] = []
     demands: dict[str, OfferedLoad] = {}
+    serving: Serving = Serving()
 
     @property
     def devices(self) -> dict[str, Device]:
@@ -100,11 +119,17 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def load_topology(path: Path) -> Topology:
-    """Read a topology file (YAML or JSON). UsageError names the file, the place in it and what is accepted."""
+    """Read a topology file (YAML or JSON), or a shipped example by its name.
+
+    UsageError names the file, the place in it and what is accepted.
+    """
+    if not path.exists() and path.name == str(path) and (text := _example(path.name)) is not None:
+        return parse_topology(text, path.name)
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"topology {path}: cannot be read ({error})") from None
+        shipped = f"; shipped: {', '.join(example_names())}" if path.name == str(path) else ""
+        raise UsageError(f"topology {path}: cannot be read ({error}){shipped}") from None
     return parse_topology(text, str(path))
 
 
@@ -117,7 +142,7 @@ def parse_topology(text: str, source: str) -> Topology:
     if not isinstance(data, dict):
         raise UsageError(f"topology {source}: a mapping with nodes is needed")
     try:
-        topology = msgspec.convert(data, Topology)
+        topology = msgspec.convert(_with_data_sheets(data), Topology)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at ")
         path = place.strip("`").removeprefix("$").lstrip(".")
@@ -126,6 +151,38 @@ def parse_topology(text: str, source: str) -> Topology:
     if contradiction := _contradiction(topology):
         raise UsageError(f"topology {source}: {contradiction}")
     return topology
+
+
+def example_names() -> list[str]:
+    """Names of the topologies that are shipped."""
+    folder = resources.files("superinfer.scheduler").joinpath("examples")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def _example(name: str) -> str | None:
+    """The text of a shipped topology, None where there is none of this name."""
+    stem = name.removesuffix(".yaml")
+    if stem not in example_names():
+        return None
+    return resources.files("superinfer.scheduler").joinpath(f"examples/{stem}.yaml").read_text("utf-8")
+
+
+def _with_data_sheets(data: dict[str, Any]) -> dict[str, Any]:
+    """The parsed file with memory and bandwidth of devices whose type has a data sheet; what is amiss stays so."""
+
+    def filled(device: Any) -> Any:
+        sheet = data_sheets().get(str(device.get("type", ""))) if isinstance(device, dict) else None
+        if sheet is None:
+            return device
+        return {"memory_gb": sheet.memory_gb, "bandwidth_gb_per_s": sheet.bandwidth_gb_per_s, **device}
+
+    def node_filled(node: Any) -> Any:
+        if not isinstance(node, dict) or not isinstance(node.get("devices"), list):
+            return node
+        return {**node, "devices": [filled(device) for device in node["devices"]]}
+
+    nodes = data.get("nodes")
+    return {**data, "nodes": [node_filled(node) for node in nodes]} if isinstance(nodes, list) else data
 
 
 def _names(name: str, count: int | None) -> list[str]:

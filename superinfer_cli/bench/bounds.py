@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import fmean
 
 from superinfer.cli.bench.scenario import RequestClass, Scenario
-from superinfer.cli.bench.workload import RequestShape, sample_class
+from superinfer.cli.bench.trace import Trace
+from superinfer.cli.bench.workload import RequestShape, sample_class, scenario_trace
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.profiler.latency_model import LatencyModel
 
@@ -18,7 +19,11 @@ def build_contracts(scenario: Scenario, model: LatencyModel, *, slo_scale: float
 
     A scaled bound is a multiple of the mean unloaded time over the class's own length distribution.
     """
-    return {request_class.service_id: _contract(request_class, model, slo_scale) for request_class in scenario.classes}
+    trace = scenario_trace(scenario)
+    return {
+        request_class.service_id: _contract(request_class, model, slo_scale, trace)
+        for request_class in scenario.classes
+    }
 
 
 def unloaded_ms(items: list[RequestShape], model: LatencyModel) -> tuple[float, float, float | None]:
@@ -33,11 +38,11 @@ def unloaded_ms(items: list[RequestShape], model: LatencyModel) -> tuple[float, 
     return e2e * 1e3, ttft * 1e3, fmean(per_token) * 1e3 if per_token else None
 
 
-def _contract(request_class: RequestClass, model: LatencyModel, slo_scale: float) -> SLOContract:
+def _contract(request_class: RequestClass, model: LatencyModel, slo_scale: float, trace: Trace | None) -> SLOContract:
     slo = request_class.slo
     if slo is None:
         return SLOContract(service_id=request_class.service_id, priority=request_class.priority)
-    e2e, ttft, tpot = unloaded_ms(sample_class(request_class, SAMPLES), model)
+    e2e, ttft, tpot = unloaded_ms(sample_class(request_class, SAMPLES, trace), model)
 
     def bounds(absolute: float | None, scale: float | None, unloaded: float | None) -> tuple[Bound, ...]:
         value = absolute if absolute is not None else scale and unloaded and scale * unloaded

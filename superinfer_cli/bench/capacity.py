@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from superinfer.cli.bench.scenario import Scenario
-from superinfer.cli.bench.workload import class_order, sample_class
-from superinfer.executor.simulated import simulate
-from superinfer.profiler.store import ModelProfile
+from superinfer.cli.bench.workload import class_order, sample_class, scenario_trace
+from superinfer.executor.simulation.loop import simulate
+from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.request import Request, SamplingParams
+
+
+class HasLatencyModel(Protocol):
+    """A measured profile, or what stands in for one."""
+
+    @property
+    def latency_model(self) -> LatencyModel:
+        """What a step costs."""
+        ...
+
 
 REQUESTS_PER_DOMAIN = 1000
 """Enough for the middle half to be within a few per cent of the long-run rate."""
@@ -19,21 +31,31 @@ POLICY = "fcfs"
 """Capacity is what a plain continuous-batching server reaches, whatever policies are then compared."""
 
 
-def capacity_rps(profile: ModelProfile, scenario: Scenario, domains: int) -> float:
+def capacity_rps(
+    profile: HasLatencyModel,
+    scenario: Scenario,
+    domains: int,
+    *,
+    limits: SchedulerConfig | None = None,
+    kv_blocks: int | None = None,
+) -> float:
     """Requests per second of this mix that saturated devices finish, by simulation with the latency model.
 
     All requests are there from the start; the rate is that of the middle half of the completions, with a full batch.
-    What workers on neighbouring cores take from each other is not in the model.
+    What workers on neighbouring cores take from each other is not in the model. `limits` are the scheduler's, its
+    defaults if None; `kv_blocks` are those of a domain, as many as a full batch needs if None.
     """
     requests = _backlog(scenario, REQUESTS_PER_DOMAIN * domains)
     longest = max(len(r.prompt_token_ids) + r.sampling.max_tokens for r in requests)
-    defaults = SchedulerConfig()
-    config = SchedulerConfig(policy=POLICY, max_model_len=max(defaults.max_model_len, longest))
-    blocks = config.max_running * math.ceil(longest / config.block_size)
+    defaults = limits or SchedulerConfig()
+    config = msgspec.structs.replace(
+        defaults, policy=POLICY, decay_profile_path=None, max_model_len=max(defaults.max_model_len, longest)
+    )
+    blocks = kv_blocks or config.max_running * math.ceil(longest / config.block_size)
     run = simulate(
         requests, contracts=[], model=profile.latency_model, config=config, domains=domains, kv_blocks=blocks
     )
-    finished = sorted(fate.finished_s for fate in run.requests)
+    finished = sorted(run.requests.finished_s)
     first, last = len(finished) // 4, 3 * len(finished) // 4
     return (last - first) / (finished[last] - finished[first])
 
@@ -41,7 +63,8 @@ def capacity_rps(profile: ModelProfile, scenario: Scenario, domains: int) -> flo
 def _backlog(scenario: Scenario, count: int) -> list[Request]:
     """Requests of the mix, all at time 0; their tokens do not matter to the latency model."""
     order = class_order([c.share for c in scenario.classes], count, np.random.default_rng(0))
-    shapes = [iter(sample_class(request_class, count)) for request_class in scenario.classes]
+    trace = scenario_trace(scenario)
+    shapes = [iter(sample_class(request_class, count, trace)) for request_class in scenario.classes]
     drawn = [next(shapes[number]) for number in order]
     return [
         Request(

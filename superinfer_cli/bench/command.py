@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from superinfer.cli.bench.session import BenchResult
     from superinfer.executor.config import DType
 
-DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_POLICIES = ("slack", "fcfs", "round_robin")
 DTYPES = ("auto", "float32", "bfloat16")
 WIDTH_IN_FILES = 120
@@ -24,7 +23,20 @@ def bench(
     scenario: Annotated[
         str, typer.Argument(help="mixed, jitter, fault, or a scenario file (YAML).", metavar="[SCENARIO]")
     ] = "mixed",
-    model: Annotated[str, typer.Option(help="Known model name, local directory or hub id.")] = DEFAULT_MODEL,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Known model name, local directory or hub id; for --topology also a config.json or llama-3-70b and "
+            "its like. Default: smollm2-135m-instruct, with --topology llama-3-70b."
+        ),
+    ] = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="No worker process and no weights: the latency model, a virtual clock.")
+    ] = False,
+    topology: Annotated[
+        Path | None,
+        typer.Option(help="Simulate this cluster: a topology file, or h100-4x8. Default: this machine as profiled."),
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="A policy to run; repeat to compare. Default: slack, fcfs and round_robin."),
@@ -51,17 +63,19 @@ def bench(
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json on stdout, nothing else.")] = False,
 ) -> None:
-    """Offer the same requests to each policy on real workers; report attainment of every contract.
+    """Offer the same requests to each policy on real workers, or in simulation; report attainment of every contract.
 
     Ends in a table, pictures and a run folder. Exit code 7 when the engine failed.
     """
-    from superinfer.cli.bench.plan import BenchOptions
+    from superinfer.cli.bench.options import BenchOptions
     from superinfer.cli.bench.session import raise_engine_error, run_bench
     from superinfer.cli.serve.sizes import parse_bytes
 
     options = BenchOptions(
         scenario=scenario,
         model=model,
+        simulate=simulate,
+        topology=topology,
         policies=list(policy or DEFAULT_POLICIES),
         requests=requests,
         load=load,
@@ -105,12 +119,16 @@ def fault_lines(result: BenchResult) -> list[str]:
     for run in result.summary["runs"]:
         for fault in run["faults"]:
             up_s = fault["time_until_up_s"]
-            verified = f"{fault.get('tokens_verified', 0)} of {fault.get('tokens_compared', 0)}"
+            verified = (
+                f" · tokens equal to an undisturbed run: {fault['tokens_verified']} of {fault['tokens_compared']}"
+                if "tokens_compared" in fault
+                else ""
+            )
             lines.append(
                 f"{run['policy']}: {fault['kind']} of domain {fault['domain_id']} at {fault['time_s']:.1f} s · "
                 f"{fault['moved_requests']} requests moved · longest token gap {fault['longest_gap_ms']:,.0f} ms · "
                 f"up again after {'–' if up_s is None else f'{up_s:.1f} s'} · lost {fault['lost']}, "
-                f"duplicated {fault['duplicated']} · tokens equal to an undisturbed run: {verified}"
+                f"duplicated {fault['duplicated']}{verified}"
             )
     return lines
 

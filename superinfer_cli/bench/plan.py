@@ -10,13 +10,14 @@ from typing import Any
 
 from superinfer.cli.bench.bounds import build_contracts
 from superinfer.cli.bench.capacity import capacity_rps
+from superinfer.cli.bench.options import DEFAULT_MODEL, BenchOptions
 from superinfer.cli.bench.run import Load, longest_request
 from superinfer.cli.bench.scenario import Scenario, load_scenario, override
-from superinfer.cli.bench.workload import Encode, build_warmup, build_workload, encode_by_hash
+from superinfer.cli.bench.workload import Encode, build_warmup, build_workload, encode_by_hash, offered_rate
 from superinfer.cli.console import err
 from superinfer.cli.profile import ensure_profile
 from superinfer.contracts.errors import ModelError, UsageError
-from superinfer.executor.config import DType, EngineConfig
+from superinfer.executor.config import EngineConfig
 from superinfer.executor.models.catalog import resolve_model
 from superinfer.executor.models.source import ModelSource
 from superinfer.executor.tokenizer import load_tokenizer
@@ -24,27 +25,6 @@ from superinfer.profiler.store import ModelProfile, load_profile
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.fault_map import FaultMap, load_fault_map, resolve_fault_map
 from superinfer.scheduler.policies.registry import check_policy
-
-
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
-    """What the command line asks for; None leaves a value to the scenario."""
-
-    scenario: str
-    model: str
-    policies: list[str]
-    requests: int | None
-    load: float | None
-    rate_rps: float | None
-    seed: int
-    domains: int | None
-    slo_scale: float
-    dtype: DType
-    random_weights: bool
-    kv_cache_bytes: int | None
-    out: Path | None
-    force: bool
-    fault_domains: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +53,8 @@ def resolve_scenario(options: BenchOptions) -> Scenario:
     for flag, value in (("--load", options.load), ("--rate", options.rate_rps), ("--slo-scale", options.slo_scale)):
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(f"{flag} {value}: a number above 0 is needed")
+    if options.topology is not None and not options.simulate:
+        raise UsageError("--topology: describes devices to simulate; give --simulate with it")
     scenario = load_scenario(options.scenario)
     changes: dict[str, Any] = {}
     if options.requests is not None:
@@ -86,15 +68,15 @@ def resolve_scenario(options: BenchOptions) -> Scenario:
 
 def make_plan(options: BenchOptions, scenario: Scenario) -> Plan:
     """Find the model, its profile (measured on first use), the bounds, the rate, and every request."""
-    fault_map = _fault_map(options, scenario)
-    source = resolve_model(options.model, progress=_download_note())
+    fault_map = requested_fault_map(options, scenario, [str(number) for number in range(scenario.domains)])
+    source = resolve_model(options.model or DEFAULT_MODEL, progress=_download_note())
     if not (source.has_weights or options.random_weights):
         raise ModelError(f"model {source.name}: has no weights; --random-weights benches its shapes")
     profile_path = ensure_profile(source, options.dtype, random_weights=options.random_weights, console=err)
     profile = load_profile(profile_path)
     model = profile.latency_model
     capacity = capacity_rps(profile, scenario, scenario.domains)
-    rate = scenario.rate_rps if scenario.rate_rps is not None else capacity * (scenario.load or 1.0)
+    rate = offered_rate(scenario, capacity)
     encode = _encoder(source, profile)
     load = Load(
         warmup=build_warmup(scenario, seed=options.seed, encode=encode),
@@ -130,13 +112,13 @@ def engine_config(options: BenchOptions, plan: Plan, policy: str) -> EngineConfi
     )
 
 
-def _fault_map(options: BenchOptions, scenario: Scenario) -> FaultMap:
-    """The map of `--fault-domains`, held against the scenario's classes and domains; empty without one."""
+def requested_fault_map(options: BenchOptions, scenario: Scenario, domain_ids: list[str]) -> FaultMap:
+    """The map of `--fault-domains`, held against the scenario's classes and the domains; empty without one."""
     if options.fault_domains is None:
         return {}
     return resolve_fault_map(
         load_fault_map(options.fault_domains),
-        [str(number) for number in range(scenario.domains)],
+        domain_ids,
         contract_ids=[each.service_id for each in scenario.classes],
         source=str(options.fault_domains),
     )

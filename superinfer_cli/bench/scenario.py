@@ -11,8 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from superinfer.contracts.errors import UsageError
 
-BUILT_IN = ("mixed", "jitter", "fault")
-LENGTH_KINDS = ("constant", "uniform", "lognormal")
+BUILT_IN = ("mixed", "jitter", "fault", "cluster-mixed", "cluster-jitter", "cluster-fault")
+LENGTH_KINDS = ("constant", "uniform", "lognormal", "trace")
 
 
 class _Strict(BaseModel):
@@ -56,6 +56,20 @@ class Lognormal(_Strict):
         return self
 
 
+class FromTrace(_Strict):
+    """The lengths of the trace that the arrivals come from, in its order, cut off at low and high."""
+
+    kind: Literal["trace"]
+    low: int = Field(default=1, ge=1, description="shortest, tokens")
+    high: int = Field(default=1_000_000, ge=1, description="longest, tokens")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> FromTrace:
+        if self.high < self.low:
+            raise ValueError(f"high {self.high} is below low {self.low}")
+        return self
+
+
 def _number_is_constant(value: Any) -> Any:
     return (
         {"kind": "constant", "value": value}
@@ -65,7 +79,8 @@ def _number_is_constant(value: Any) -> Any:
 
 
 Lengths = Annotated[
-    Annotated[Constant | Uniform | Lognormal, Field(discriminator="kind")], BeforeValidator(_number_is_constant)
+    Annotated[Constant | Uniform | Lognormal | FromTrace, Field(discriminator="kind")],
+    BeforeValidator(_number_is_constant),
 ]
 
 
@@ -101,15 +116,22 @@ class RequestClass(_Strict):
 
 
 class Arrival(_Strict):
-    """The arrival process; `cv` is the coefficient of variation of the gaps of `gamma` (1 is Poisson)."""
+    """The arrival process; `cv` is the coefficient of variation of the gaps of `gamma` (1 is Poisson).
 
-    process: Literal["poisson", "gamma", "constant"] = "poisson"
+    `trace` takes arrivals from `file` (formats: `superinfer.cli.bench.trace`; relative to the scenario file), from its
+    start again where more requests are asked for, stretched to the rate asked for.
+    """
+
+    process: Literal["poisson", "gamma", "constant", "trace"] = "poisson"
     cv: float | None = Field(default=None, gt=0)
+    file: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
     def _cv_belongs_to_gamma(self) -> Arrival:
         if (self.process == "gamma") != (self.cv is not None):
             raise ValueError("cv goes with process: gamma, and gamma needs it")
+        if (self.process == "trace") != (self.file is not None):
+            raise ValueError("file goes with process: trace, and trace needs it")
         return self
 
 
@@ -129,7 +151,9 @@ class Fault(_Strict):
 
 
 class Scenario(_Strict):
-    """A whole scenario file. Give `load` (offered rate ÷ capacity of the mix) or `rate_rps`."""
+    """A whole scenario file. Give `load` (offered rate ÷ capacity of the mix) or `rate_rps`; a trace may do without
+    either, and then comes at its own rate.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
     description: str = ""
@@ -144,8 +168,12 @@ class Scenario(_Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
-        if (self.load is None) == (self.rate_rps is None):
+        given = (self.load is not None) + (self.rate_rps is not None)
+        if given > 1 or (given == 0 and self.arrival.process != "trace"):
             raise ValueError("give one of load (share of capacity) and rate_rps")
+        lengths = [each for item in self.classes for each in (item.prompt_tokens, item.output_tokens)]
+        if self.arrival.process != "trace" and any(isinstance(each, FromTrace) for each in lengths):
+            raise ValueError("classes: lengths of kind: trace need arrival: {process: trace, file: ...}")
         names = [request_class.service_id for request_class in self.classes]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"classes: service_id {sorted(twice)[0]!r} is used twice")
@@ -168,17 +196,20 @@ def load_scenario(name_or_path: str) -> Scenario:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"scenario {path}: cannot be read ({error})") from None
-    return parse_scenario(text, str(path))
+    return parse_scenario(text, str(path), folder=path.parent)
 
 
-def parse_scenario(text: str, source: str) -> Scenario:
-    """Parse scenario YAML; `source` is how errors call it."""
+def parse_scenario(text: str, source: str, *, folder: Path | None = None) -> Scenario:
+    """Parse scenario YAML; `source` is how errors call it, `folder` what a trace's file is relative to."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UsageError(f"scenario {source}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise UsageError(f"scenario {source}: a mapping with name, classes, requests and load is needed")
+    arrival = data.get("arrival")
+    if folder is not None and isinstance(arrival, dict) and isinstance(arrival.get("file"), str):
+        data["arrival"] = {**arrival, "file": str(folder / Path(arrival["file"]).expanduser())}
     return _validate(data, source)
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from superinfer.cli.bench.plan import BenchOptions, Plan, engine_config, make_plan, resolve_scenario
+from superinfer.cli.bench.announce import announce, note_run
+from superinfer.cli.bench.options import BenchOptions
+from superinfer.cli.bench.plan import Plan, engine_config, make_plan, resolve_scenario
 from superinfer.cli.bench.run import run_policy
-from superinfer.cli.console import err
-from superinfer.contracts.contract import SLOContract
+from superinfer.cli.bench.simulated_session import run_simulated_bench
 from superinfer.contracts.errors import EngineError
 from superinfer.results.clairvoyant import Offer, clairvoyant_bound
 from superinfer.results.run_folder import check_run_folder, write_run_folder
@@ -38,14 +39,24 @@ def run_bench(options: BenchOptions) -> BenchResult:
     scenario = resolve_scenario(options)
     folder = options.out or Path("runs") / f"{scenario.name}-{datetime.now():%Y%m%d-%H%M%S}"
     check_run_folder(folder, force=options.force)
+    if options.simulate:
+        return BenchResult(*run_simulated_bench(options, scenario, folder), engine_error=None)
     plan = make_plan(options, scenario)
-    _announce(plan, options.policies)
+    announce(
+        scenario,
+        plan.load.contracts,
+        options.policies,
+        requests=len(plan.load.workload),
+        sending_s=plan.load.workload[-1].offset_s,
+        rate_rps=plan.rate_rps,
+        capacity_rps=plan.capacity_rps,
+    )
     runs: list[PolicyRun] = []
     engine_error: str | None = None
     for policy in options.policies:
         result = run_policy(engine_config(options, plan, policy), plan.load)
         runs.append(result.run)
-        _note_run(result.run)
+        note_run(result.run)
         engine_error = result.engine_error
         if result.run.interrupted or engine_error:
             break
@@ -87,44 +98,11 @@ def _clairvoyant_bound(options: BenchOptions, plan: Plan) -> dict[str, Any] | No
     return None if bound is None else msgspec.to_builtins(bound)
 
 
-def _announce(plan: Plan, policies: list[str]) -> None:
-    scenario, load = plan.scenario, plan.load
-    sending_s = load.workload[-1].offset_s
-    err.print(
-        f"{scenario.name}: {len(load.workload)} requests at {plan.rate_rps:.2f}/s, "
-        f"{plan.rate_rps / plan.capacity_rps:.0%} of the capacity of {plan.capacity_rps:.2f}/s, "
-        f"{scenario.domains} domain(s); {sending_s:.0f} s of sending for each of {', '.join(policies)}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    for contract in load.contracts.values():
-        err.print(f"  {contract.service_id}: {_bounds_text(contract)}", highlight=False, soft_wrap=True)
-
-
-def _note_run(run: PolicyRun) -> None:
-    met = sum(outcome.status == "met" for outcome in run.outcomes)
-    ended = "interrupted" if run.interrupted else "done"
-    err.print(
-        f"{run.policy}: {ended} after {run.duration_s:.0f} s, {met} of {len(run.outcomes)} met",
-        highlight=False,
-    )
-
-
-def _bounds_text(contract: SLOContract) -> str:
-    bounds = (
-        ("end to end", contract.deadline_ms),
-        ("first token", contract.ttft_deadline_ms),
-        ("per token", contract.tpot_deadline_ms),
-    )
-    return ", ".join(f"{name} ≤ {value:,.0f} ms" for name, value in bounds if value is not None) or "best effort"
-
-
 def _config(options: BenchOptions, plan: Plan) -> dict[str, Any]:
     """config.yaml: what is needed to run this again, and what it ran on."""
     return {
         "options": {
-            **asdict(options),
-            "out": None if options.out is None else str(options.out),
+            **{key: str(value) if isinstance(value, Path) else value for key, value in asdict(options).items()},
             "fault_domains": msgspec.to_builtins(plan.fault_map),
         },
         "scenario": plan.scenario.model_dump(mode="json", exclude_none=True),

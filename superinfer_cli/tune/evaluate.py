@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from superinfer.cli.bench.bounds import build_contracts
 from superinfer.cli.bench.capacity import capacity_rps
 from superinfer.cli.bench.scenario import Scenario
-from superinfer.cli.bench.workload import build_workload, encode_by_hash
+from superinfer.cli.bench.workload import build_workload, encode_by_hash, offered_rate
 from superinfer.contracts.contract import SLOContract
-from superinfer.executor.simulated import simulate
+from superinfer.executor.simulation.loop import simulate
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.profiler.store import ModelProfile
 from superinfer.scheduler.config import SchedulerConfig
@@ -82,9 +82,9 @@ class Bench:
         offered: dict[str, int] = {}
         met: dict[str, int] = {}
         for fate in result.requests:
-            service = fate.request.contract_id
+            service = fate.contract_id
             offered[service] = offered.get(service, 0) + 1
-            met[service] = met.get(service, 0) + bool(fate.finish and fate.finish.met)
+            met[service] = met.get(service, 0) + bool(fate.met)
         bounded = [service for service in offered if not self.contracts[service].is_best_effort]
         attainment = {service: met[service] / offered[service] for service in bounded}
         total = sum(met[s] for s in bounded) / max(sum(offered[s] for s in bounded), 1)
@@ -109,8 +109,5 @@ def prepare(scenario: Scenario, profile: ModelProfile, config: SchedulerConfig) 
     """Contracts from the scenario's scales and the offered rate from its load."""
     model = profile.latency_model
     contracts = build_contracts(scenario, model)
-    rate = scenario.rate_rps
-    if rate is None:
-        assert scenario.load is not None
-        rate = scenario.load * capacity_rps(profile, scenario, scenario.domains)
+    rate = offered_rate(scenario, capacity_rps(profile, scenario, scenario.domains))
     return Bench(scenario, contracts, model, rate, model.log_sigma, config)

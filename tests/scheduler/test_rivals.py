@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from superinfer.contracts.contract import Bound, SLOContract
-from superinfer.executor.simulated import Simulation, simulate
+from superinfer.executor.simulation.loop import Simulation, simulate
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.policies.budget import BudgetPolicy
@@ -72,20 +72,20 @@ def run(policy: str, requests: list[Request], *, kv_blocks: int = 4096, **config
     simulation = simulate(
         requests, contracts=CONTRACTS, model=MODEL, config=settings, kv_blocks=kv_blocks, policy=watched
     )
-    assert all(len(r.token_times_s) == r.request.sampling.max_tokens for r in simulation.requests)
+    assert all(r.output_tokens == r.max_tokens for r in simulation.requests)
     return simulation, watched
 
 
 def first_token_s(simulation: Simulation, number: int) -> float:
     fate = simulation.requests[number]
-    return fate.token_times_s[0] - fate.request.arrival_s
+    return fate.first_token_s - fate.arrival_s
 
 
 def test_sjf_serves_the_short_request_that_came_last_first() -> None:
     trace = [request(0, 0.0, 32, 16), request(1, 0.1, 200, 64), request(2, 0.2, 16, 4)]
     fcfs, sjf = (run(policy, trace, max_running=1)[0] for policy in ("fcfs", "sjf"))
     assert fcfs.requests[1].finished_s < fcfs.requests[2].finished_s
-    assert sjf.requests[2].finished_s < sjf.requests[1].token_times_s[0]
+    assert sjf.requests[2].finished_s < sjf.requests[1].first_token_s
 
 
 @pytest.mark.parametrize("policy", ["vlt", "age_rotation"])

@@ -19,7 +19,7 @@ from superinfer.cli.bench.workload import (
     sample_class,
     unit_gaps,
 )
-from superinfer.executor.simulated import simulate
+from superinfer.executor.simulation.loop import simulate
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.request import Request
 

@@ -1,0 +1,253 @@
+"""The event loop: arrivals, ends of steps and faults in the order of a virtual clock.
+
+Every figure that comes from here is a simulated one and has to be labelled so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from superinfer.contracts.contract import SLOContract
+from superinfer.executor.simulated import SimulatedDevice
+from superinfer.executor.simulation.fates import Fates
+from superinfer.executor.simulation.faults import DomainFault, FaultRecord
+from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.outputs import Output, TokenOutput
+from superinfer.scheduler.policies.base import Policy
+from superinfer.scheduler.request import Request
+from superinfer.scheduler.scheduler import Scheduler
+from superinfer.scheduler.steps import StepPlan, StepResult
+
+PROGRESS_EVERY = 2000
+"""Requests between two calls of `on_progress`."""
+
+
+@dataclass(slots=True)
+class Simulation:
+    """The outcome of one simulated run: requests in order of arrival, the time of the last end, steps planned."""
+
+    requests: Fates
+    duration_s: float
+    steps: int
+    faults: list[FaultRecord] = field(default_factory=list)
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens produced."""
+        return sum(self.requests.output_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _StepEnd:
+    """The end of a step on a domain that has died `deaths` times before."""
+
+    result: StepResult
+    deaths: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    fault: DomainFault
+
+
+@dataclass(frozen=True, slots=True)
+class _Detection:
+    record: FaultRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Return:
+    record: FaultRecord
+
+
+_Event = _StepEnd | _Death | _Detection | _Return
+
+
+def simulate(
+    requests: Iterable[Request],
+    *,
+    contracts: list[SLOContract],
+    model: LatencyModel,
+    config: SchedulerConfig,
+    domains: int | Sequence[DomainSpec] = 1,
+    kv_blocks: int = 4096,
+    sigma: float = 0.0,
+    seed: int = 0,
+    overhead_s: float = 0.0,
+    block_copy_s: float = 0.0,
+    faults: Sequence[DomainFault] = (),
+    policy: Policy | None = None,
+    on_progress: Callable[[int, float], None] = lambda done, now: None,
+) -> Simulation:
+    """Run the requests (with arrival times from 0) through a scheduler on simulated devices.
+
+    A list is sorted by arrival; any other iterable has to come in that order and is read as the clock moves on, so that
+    a long trace never lies in memory. A domain plans its next step when the last one ends, as the engine does.
+    `domains` are specs, or a number of domains of `kv_blocks` each; `overhead_s` is the gap between steps, and
+    `block_copy_s` the time that each rotated KV block adds to the step before which it is copied. `on_progress` gets
+    the number of requests that have arrived, and the virtual time.
+    """
+    specs = [DomainSpec(f"domain-{i}", kv_blocks) for i in range(domains)] if isinstance(domains, int) else domains
+    scheduler = Scheduler(
+        domains=list(specs), contracts=contracts, latency_model=model.fresh(), config=config, policy=policy
+    )
+    loop = _Loop(scheduler, {spec.domain_id: spec for spec in specs}, model, sigma, seed, overhead_s, block_copy_s)
+    for fault in faults:
+        loop.push(fault.time_s, _Death(fault))
+    ordered = sorted(requests, key=lambda r: r.arrival_s) if isinstance(requests, list) else requests
+    with _no_collection():
+        loop.run(iter(ordered), on_progress)
+    return Simulation(loop.fates, loop.last_end_s, loop.steps, loop.records)
+
+
+class _Loop:
+    """The clock, what is due, and the devices."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        specs: dict[str, DomainSpec],
+        model: LatencyModel,
+        sigma: float,
+        seed: int,
+        overhead_s: float,
+        block_copy_s: float,
+    ) -> None:
+        self.scheduler = scheduler
+        self.now = 0.0
+        self.last_end_s = 0.0
+        self.steps = 0
+        self.fates = Fates()
+        self.records: list[FaultRecord] = []
+        self._specs = specs
+        self._model, self._sigma, self._seed = model, sigma, seed
+        self._overhead_s, self._block_copy_s = overhead_s, block_copy_s
+        self._devices = {domain_id: self._device(domain_id, 0) for domain_id in specs}
+        self._deaths = dict.fromkeys(specs, 0)
+        self._dead: set[str] = set()
+        self._idle = dict.fromkeys(specs)
+        self._order = itertools.count()
+        self._events: list[tuple[float, int, _Event]] = []
+
+    def push(self, time_s: float, event: _Event) -> None:
+        """Something is due at a time; what is due at the same time happens in the order in which it was pushed."""
+        heapq.heappush(self._events, (time_s, next(self._order), event))
+
+    def run(self, arrivals: Iterator[Request], on_progress: Callable[[int, float], None]) -> None:
+        """Until nothing is due any more. An arrival goes before what is due at the same time."""
+        request = next(arrivals, None)
+        arrived = 0
+        events, fates, scheduler = self._events, self.fates, self.scheduler
+        while request is not None or events:
+            if request is not None and (not events or request.arrival_s <= events[0][0]):
+                if request.arrival_s < self.now:
+                    raise ValueError(f"request {request.request_id} arrives at {request.arrival_s}, before {self.now}")
+                self.now = request.arrival_s
+                fates.arrived(request)
+                refusal = scheduler.add(request, self.now)
+                if refusal is not None:
+                    fates.refused(request.request_id, refusal.message)
+                arrived += 1
+                if arrived % PROGRESS_EVERY == 0:
+                    on_progress(arrived, self.now)
+                request = next(arrivals, None)
+            else:
+                self.now, _, event = heapq.heappop(events)
+                self._handle(event)
+            upcoming = min(events[0][0] if events else math.inf, math.inf if request is None else request.arrival_s)
+            if upcoming > self.now and self._idle:
+                self._plan_idle()
+
+    def _handle(self, event: _Event) -> None:
+        if isinstance(event, _StepEnd):
+            domain_id = event.result.domain_id
+            if event.deaths == self._deaths[domain_id]:
+                self._idle[domain_id] = None
+                self._note(self.scheduler.observe(event.result, self.now))
+        elif isinstance(event, _Death):
+            self._die(event.fault)
+        elif isinstance(event, _Detection):
+            record = event.record
+            record.detected_s = self.now
+            record.moved_requests, ended = self.scheduler.domain_failed(record.fault.domain_id, self.now)
+            self._note(ended)
+        else:
+            self._return(event.record)
+
+    def _plan_idle(self) -> None:
+        """A step for each domain that has none in flight and something to do, in the order of the domains."""
+        scheduler = self.scheduler
+        for domain_id in [d for d in self._specs if d in self._idle] if len(self._idle) > 1 else list(self._idle):
+            if not scheduler.has_work(domain_id):
+                continue
+            plan = scheduler.plan(domain_id, self.now)
+            if plan is None:
+                continue
+            del self._idle[domain_id]
+            self.steps += 1
+            if domain_id in self._dead:
+                continue
+            device = self._devices[domain_id]
+            device.now = self.now + self._overhead_s
+            result = device.execute(plan)
+            if self._block_copy_s and (plan.rotate_out or plan.rotate_in):
+                result.finished_s += self._block_copy_s * rotated_blocks(plan)
+            self.push(result.finished_s, _StepEnd(result, self._deaths[domain_id]))
+
+    def _die(self, fault: DomainFault) -> None:
+        """The domain's step in flight is lost; a domain that is down already is left alone."""
+        domain_id = fault.domain_id
+        if domain_id in self._dead:
+            return
+        self._dead.add(domain_id)
+        self._deaths[domain_id] += 1
+        record = FaultRecord(fault, 0, self.fates.open_rows)
+        self.records.append(record)
+        self.push(self.now + fault.detection_s, _Detection(record))
+        self.push(self.now + max(fault.restart_s, fault.detection_s), _Return(record))
+
+    def _return(self, record: FaultRecord) -> None:
+        domain_id = record.fault.domain_id
+        record.ready_s = self.now
+        self._dead.discard(domain_id)
+        self._devices[domain_id] = self._device(domain_id, self._deaths[domain_id])
+        self._idle[domain_id] = None
+        self.scheduler.domain_ready(self._specs[domain_id], self.now)
+
+    def _note(self, outputs: list[Output]) -> None:
+        now, fates = self.now, self.fates
+        for output in outputs:
+            if isinstance(output, TokenOutput):
+                fates.token(output.request_id, now)
+            else:
+                fates.finished(output, now)
+                self.last_end_s = now
+
+    def _device(self, domain_id: str, deaths: int) -> SimulatedDevice:
+        return SimulatedDevice(domain_id, self._model, sigma=self._sigma, seed=self._seed + deaths)
+
+
+def rotated_blocks(plan: StepPlan) -> int:
+    """KV blocks that a plan copies between device and host."""
+    return sum(len(rotation.pairs) for rotation in (*plan.rotate_out, *plan.rotate_in))
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No cyclic garbage collection meanwhile: the loop's objects die by reference count, and walking the many that
+    live takes time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
