@@ -17,10 +17,11 @@ class PlannerConfig:
     `reserve_alpha` scales the reserve for the not-yet-arrived, `margin_ms` is its constant part; `loose_in_flight`
     bounds how many less urgent requests hold KV at once; `class_ratio` is how many times more time a contract must
     allow to count as less urgent; `idle_step_share` caps a step without urgent work at this share of the most
-    urgent contract's initial slack; one prefill chunk may take `burst_share` of urgent requests' spare slack at once.
+    urgent contract's initial slack; less urgent decodes, and then one prefill chunk, may each take `burst_share` of
+    urgent requests' spare slack at once.
     """
 
-    reserve_alpha: float = 2.0
+    reserve_alpha: float = 1.2
     margin_ms: float = 20.0
     loose_in_flight: int = 8
     class_ratio: float = 2.0

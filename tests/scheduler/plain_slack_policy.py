@@ -185,17 +185,19 @@ class PlainSlackPolicy:
             limit_s = min(limit_s, allowance(sequence, self.model, self.decay, builder.now, Reserve()).even_s)
 
     def _serve_within(self, builder: StepBuilder, live: list[_Live], allowed: Allowance, *, min_chunk: int) -> None:
-        """Less urgent requests within what the urgent ones bear: decodes at the even pace, then one prefill chunk.
+        """Less urgent requests within what the urgent ones bear, least work left first: decodes, then a prefill chunk.
 
-        A chunk may spend a share of the slack at once, since large chunks use the device better than small ones; one
-        below `min_chunk` goes in only for a request that cannot wait for a better moment.
+        Both may spend a share of the slack at once: a decode brings a request that has already cost its prefill nearer
+        to its end, and large chunks use the device better than small ones. A chunk below `min_chunk` goes in only for
+        a request that cannot wait for a better moment, and none holds up the decodes of its peers for too long.
         """
         kept, given_up = self._split(builder, live)
         in_flight = sum(item.sequence.status is Status.RUNNING for item in kept)
         running = len(builder.domain.running)
+        decode_limit_s = allowed.burst_s(builder.step_s, self.planner.burst_share)
         for item in (*kept, *given_up):
-            self._decode_within(builder, item.sequence, allowed.even_s)
-        limit_s = allowed.burst_s(builder.step_s, self.planner.burst_share)
+            self._decode_within(builder, item.sequence, decode_limit_s)
+        limit_s = min(allowed.burst_s(builder.step_s, self.planner.burst_share), self._peers_limit_s(builder, kept))
         for item in (*kept, *given_up):
             sequence = item.sequence
             if not sequence.prefill_left or sequence.status is Status.ROTATED:
@@ -241,23 +243,41 @@ class PlainSlackPolicy:
         return max(self.planner.idle_step_share * self._classes.initial_slack_s(level), 1e-3)
 
     def _split(self, builder: StepBuilder, live: list[_Live]) -> tuple[list[_Live], list[_Live]]:
-        """Those that can all make it together, in deadline order, and those to give up."""
+        """Those that can all make it together, and those to give up; each with the least work left first.
+
+        In overload, requests in deadline order would all be brought near to their ends and all be late.
+        """
         if not live:
             return [], []
-        level = self._classes.level(live[0].sequence)
-        busy = min(self._load_share(builder, level - 1), 0.95) if level else 0.0
+        share = self._share_left(builder, live)
         batch = max(min(len(live), self.planner.loose_in_flight), 1)
         token_s = self.model.shared_decode_s(batch, live[0].sequence.computed)
         prompt_token_s = self.model.prefill_token_s
+        works_s = [item.sequence.outputs_left * token_s + item.sequence.prefill_left * prompt_token_s for item in live]
         jobs = [
-            (
-                item.sequence.deadline_s - builder.now,
-                (item.sequence.outputs_left * token_s + item.sequence.prefill_left * prompt_token_s) / (1.0 - busy),
-            )
-            for item in live
+            (item.sequence.deadline_s - builder.now, work_s / share) for item, work_s in zip(live, works_s, strict=True)
         ]
         kept, dropped = split_feasible(jobs)
-        return [live[i] for i in kept], [live[i] for i in dropped]
+
+        def order(i: int) -> tuple[float, int]:
+            return works_s[i], live[i].sequence.sequence_id
+
+        return [live[i] for i in sorted(kept, key=order)], [live[i] for i in sorted(dropped, key=order)]
+
+    def _peers_limit_s(self, builder: StepBuilder, kept: list[_Live]) -> float:
+        """The longest step at which those of the class that decode still make it, in the time that more urgent work
+        leaves them.
+        """
+        decoding = [item.sequence for item in kept if item.sequence.can_decode]
+        if not decoding:
+            return math.inf
+        share = self._share_left(builder, kept)
+        return share * min((s.deadline_s - builder.now) / s.outputs_left for s in decoding)
+
+    def _share_left(self, builder: StepBuilder, live: list[_Live]) -> float:
+        """Share of this domain's time that classes more urgent than that of these requests will leave."""
+        level = self._classes.level(live[0].sequence)
+        return 1.0 - (min(self._load_share(builder, level - 1), 0.95) if level else 0.0)
 
     def _make_room(self, builder: StepBuilder, sequence: SequenceState) -> None:
         """Preempt just enough of strictly less urgent work for this sequence to run, the least urgent first."""
