@@ -22,6 +22,7 @@ from superinfer.executor.messages import (
     EngineFailed,
     EngineMessage,
     EngineReady,
+    FellBack,
     Finished,
     GetStats,
     Hello,
@@ -37,7 +38,7 @@ from superinfer.scheduler.outputs import StageTimes
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.steps import FinishReason
 
-RequestEvent = Tokens | Finished | Rejected
+RequestEvent = FellBack | Tokens | Finished | Rejected
 ENGINE_ENDED = "engine process ended unexpectedly"
 
 _ALIVE_CHECK_S = 0.2
@@ -153,7 +154,7 @@ class EngineClient:
             while True:
                 event = await stream.events.get()
                 yield event
-                if not isinstance(event, Tokens):
+                if not isinstance(event, FellBack | Tokens):
                     return
         finally:
             if self._streams.get(request_id) is stream:
@@ -177,6 +178,9 @@ class EngineClient:
             case Tokens():
                 if (stream := self._streams.get(message.request_id)) is not None:
                     stream.tokens += len(message.token_ids)
+                    stream.events.put_nowait(message)
+            case FellBack():
+                if (stream := self._streams.get(message.request_id)) is not None:
                     stream.events.put_nowait(message)
             case Finished() | Rejected():
                 if (stream := self._streams.pop(message.request_id, None)) is not None:

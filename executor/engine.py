@@ -25,6 +25,7 @@ from superinfer.executor.messages import (
     DomainInfo,
     EngineFailed,
     EngineReady,
+    FellBack,
     GetStats,
     Hello,
     RegisterContract,
@@ -169,9 +170,12 @@ class Engine:
                 self._hub.send(client, [self._ready_message()])
 
     def _submit(self, scheduler: Scheduler, client: bytes, request: Request, now: float) -> None:
+        asked_id = request.contract_id
         refusal = scheduler.add(request, now)
         if refusal is None:
             self._hub.admit(client, request.request_id)
+            if asked_id and request.contract_id != asked_id:
+                self._hub.send(client, [FellBack(request.request_id, request.contract_id)])
             return
         rejected = Rejected(request.request_id, refusal.code, refusal.message, refusal.retry_after_s)
         self._hub.reject(client, rejected)

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from superinfer.contracts.contract import SLOContract
+from superinfer.scheduler.budgets import BudgetState
 from superinfer.scheduler.outputs import StageTimes
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.steps import FinishReason
@@ -81,6 +82,13 @@ class EngineFailed(msgspec.Struct, tag=True):
     kind: str = "EngineError"
 
 
+class FellBack(msgspec.Struct, tag=True):
+    """The request was admitted under an alternative service of its contract; comes before its first Tokens."""
+
+    request_id: str
+    contract_id: str
+
+
 class Tokens(msgspec.Struct, tag=True):
     """New output tokens of a request, the first of them at `first_index`; each index is sent once."""
 
@@ -123,13 +131,16 @@ class DomainEvent(msgspec.Struct, tag=True):
 
 
 class ContractStats(msgspec.Struct, kw_only=True):
-    """Live fulfilment of one contract since the engine started."""
+    """Live fulfilment of one contract since the engine started; the fields of `scheduler.stats.ContractCounts`."""
 
     service_id: str
     finished: int = 0
     met: int = 0
     running: int = 0
     waiting: int = 0
+    refused: int = 0
+    fell_back: int = 0
+    budgets: list[BudgetState] = []
 
 
 class Stats(msgspec.Struct, tag=True, kw_only=True):
@@ -147,4 +158,4 @@ class Stats(msgspec.Struct, tag=True, kw_only=True):
     domains_up: list[str]
 
 
-EngineMessage = EngineReady | EngineFailed | Tokens | Finished | Rejected | DomainEvent | Stats
+EngineMessage = EngineReady | EngineFailed | FellBack | Tokens | Finished | Rejected | DomainEvent | Stats

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from superinfer.scheduler.fault_map import FaultMap
@@ -13,6 +15,10 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
     `max_step_tokens` is the token budget of one step, `max_running` the sequences with KV in the device pool,
     `host_blocks` the KV blocks that rotated sequences may hold in host memory, per domain. `fault_domains` says which
     domains serve which contract; without it every domain serves all.
+
+    `admission` "refuse" turns away, or degrades to its alternative service, a request that load would make late;
+    "accept" takes all. `max_waiting` bounds how many requests of a best-effort contract wait. Error budgets are kept
+    over the last `budget_window_s`.
     """
 
     policy: str = "slack"
@@ -23,6 +29,9 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
     host_blocks: int = 0
     decay_profile_path: str | None = None
     fault_domains: FaultMap = {}
+    admission: Literal["accept", "refuse"] = "accept"
+    max_waiting: int | None = None
+    budget_window_s: float = 3600.0
 
 
 class DomainSpec(msgspec.Struct, frozen=True):

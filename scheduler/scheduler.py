@@ -13,8 +13,10 @@ from collections.abc import Collection
 from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract, best_effort_contract
 from superinfer.contracts.errors import ContractConflictError
 from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.admission import AdmissionControl
 from superinfer.scheduler.arrivals import RecentQuantile
 from superinfer.scheduler.blocks import BlockPool
+from superinfer.scheduler.budgets import Answer, BudgetBook
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.domain import DomainState, InFlightStep
 from superinfer.scheduler.fault_map import DomainAssignment
@@ -50,7 +52,10 @@ class Scheduler:
         self.queues = WaitingQueues(self.policy.waiting_key)
         self.domains: dict[str, DomainState] = {}
         self.assignment = DomainAssignment(config.fault_domains, [domain.domain_id for domain in domains])
+        self.admission = AdmissionControl(latency_model, config, self.assignment, self.queues)
+        self.budgets = BudgetBook(config.budget_window_s)
         self._contracts: dict[str, SLOContract] = {}
+        self._asked: dict[str, tuple[str, SLOContract]] = {}
         self._by_request: dict[str, SequenceState] = {}
         self._by_sequence: dict[int, SequenceState] = {}
         self._output_lengths: dict[str, RecentQuantile] = {}
@@ -84,20 +89,48 @@ class Scheduler:
         self._drop_contract(service_id)
 
     def add(self, request: Request, now: float) -> Refusal | None:
-        """Admit a request, or say why not; a refused one leaves no trace."""
+        """Admit a request, or say why not; a refused one is only counted.
+
+        Where load would make it late and its contract allows a fallback, it is admitted under the alternative service:
+        `request.contract_id` is then that.
+        """
         request.contract_id = request.contract_id or BEST_EFFORT_ID
         contract = self._contracts.get(request.contract_id)
         if refusal := self._refusal(request, contract):
             return refusal
         assert contract is not None
-        sequence = SequenceState(self._next_sequence_id, request, contract)
-        sequence.expected_outputs = self._expected_outputs(request)
+        admitted = self._admit(request, contract, now)
+        if isinstance(admitted, Refusal):
+            return admitted
+        sequence = admitted
         self._next_sequence_id += 1
+        self.admission.admitted(sequence, now)
         self._by_request[request.request_id] = sequence
         self._by_sequence[sequence.sequence_id] = sequence
         self.policy.on_arrival(sequence, now)
         self.queues.push(sequence)
         return None
+
+    def _admit(self, request: Request, contract: SLOContract, now: float) -> SequenceState | Refusal:
+        """The request under its contract, or under the first alternative that can still be held."""
+        asked_id = request.contract_id
+        refused: Refusal | None = None
+        for contract_id in self.admission.candidates(asked_id, self._contracts):
+            request.contract_id = contract_id
+            sequence = SequenceState(self._next_sequence_id, request, self._contracts[contract_id])
+            sequence.expected_outputs = self._expected_outputs(request)
+            refusal = self.admission.refusal(sequence, now)
+            if refusal is None:
+                if contract_id != asked_id:
+                    self._asked[request.request_id] = asked_id, contract
+                    self._counts.setdefault(asked_id, ContractCounts()).fell_back += 1
+                return sequence
+            refused = refused or refusal
+        request.contract_id = asked_id
+        self._counts.setdefault(asked_id, ContractCounts()).refused += 1
+        self.budgets.add(asked_id, contract, None, now)
+        assert refused is not None
+        return refused
 
     def abort(self, request_id: str, now: float, reason: FinishReason = "abort") -> FinishOutput | None:
         """End a request now and free what it holds; None for an unknown id."""
@@ -224,7 +257,14 @@ class Scheduler:
         """A snapshot for people and metrics."""
         up = [d for d in self.domains.values() if d.is_up]
         contracts = {
-            contract_id: ContractCounts(counts.finished, counts.met) for contract_id, counts in self._counts.items()
+            contract_id: ContractCounts(
+                finished=counts.finished,
+                met=counts.met,
+                refused=counts.refused,
+                fell_back=counts.fell_back,
+                budgets=self.budgets.states(contract_id, now),
+            )
+            for contract_id, counts in self._counts.items()
         }
         for sequence in self._by_request.values():
             counts = contracts.setdefault(sequence.request.contract_id, ContractCounts())
@@ -328,6 +368,7 @@ class Scheduler:
         counts.met += bool(met)
         if completed:
             self._output_lengths.setdefault(request.contract_id, RecentQuantile()).add(len(sequence.outputs))
+        self._account(sequence, now, reason, met)
         self.policy.on_finish(sequence, now)
         return FinishOutput(
             request_id=request.request_id,
@@ -339,3 +380,21 @@ class Scheduler:
             met=met,
             error=error,
         )
+
+    def _account(self, sequence: SequenceState, now: float, reason: FinishReason, met: bool | None) -> None:
+        """Book an ended request: its work is no longer there, and its contract's budget has what came of it."""
+        self.admission.ended(sequence, now, met=met)
+        contract_id, asked = sequence.request.contract_id, self._asked.pop(sequence.request.request_id, None)
+        if reason == "abort":
+            return
+        answer = None
+        if reason != "error":
+            first_s, gaps = sequence.first_token_s, len(sequence.outputs) - 1
+            answer = Answer(
+                latency_s=now - sequence.arrival_s,
+                ttft_s=None if first_s is None else first_s - sequence.arrival_s,
+                tpot_s=None if first_s is None or gaps < 1 else (now - first_s) / gaps,
+            )
+        self.budgets.add(contract_id, sequence.contract, answer, now)
+        if asked is not None:
+            self.budgets.add(*asked, answer, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -49,6 +49,10 @@ def bench(
     fault_domains: Annotated[
         Path | None, typer.Option(help="YAML file of contracts and the domains that serve them. Default: all by all.")
     ] = None,
+    admission: Annotated[
+        str,
+        typer.Option(help="accept, or refuse: turn requests away that load would make late (they count as missed)."),
+    ] = "accept",
     slo_scale: Annotated[float, typer.Option(help="Multiplies every bound of the scenario.")] = 1.0,
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     random_weights: Annotated[
@@ -83,6 +87,7 @@ def bench(
         seed=seed,
         domains=domains,
         fault_domains=fault_domains,
+        admission=_checked_admission(admission),
         slo_scale=slo_scale,
         dtype=_checked_dtype(dtype),
         random_weights=random_weights,
@@ -131,6 +136,14 @@ def fault_lines(result: BenchResult) -> list[str]:
                 f"duplicated {fault['duplicated']}{verified}"
             )
     return lines
+
+
+def _checked_admission(admission: str) -> Literal["accept", "refuse"]:
+    from superinfer.contracts.errors import UsageError
+
+    if admission not in ("accept", "refuse"):
+        raise UsageError(f"--admission {admission!r} is unknown; accepted: accept, refuse")
+    return "refuse" if admission == "refuse" else "accept"
 
 
 def _checked_dtype(dtype: str) -> DType:

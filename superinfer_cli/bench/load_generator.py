@@ -12,7 +12,7 @@ from typing import Protocol
 
 from superinfer.cli.bench.workload import PlannedRequest
 from superinfer.contracts.errors import EngineError
-from superinfer.executor.messages import Finished, Rejected, Tokens
+from superinfer.executor.messages import FellBack, Finished, Rejected, Tokens
 from superinfer.results.outcome import End, Measurement, hash_tokens
 from superinfer.scheduler.request import Request
 
@@ -23,7 +23,7 @@ LEAD_S = 0.1
 class Client(Protocol):
     """What the generator needs of an engine's client."""
 
-    async def submit(self, request: Request) -> AsyncIterator[Tokens | Finished | Rejected]:
+    async def submit(self, request: Request) -> AsyncIterator[FellBack | Tokens | Finished | Rejected]:
         """Send a request; the iterator gives its messages until the last. Leaving it early aborts the request."""
         ...
 
@@ -222,7 +222,7 @@ class LoadGenerator:
                 now_s = self._last_sign_s = time.monotonic()
                 if isinstance(message, Tokens):
                     record.take(message, now_s)
-                else:
+                elif not isinstance(message, FellBack):
                     record.last = message
                     record.finish_s = now_s
         except asyncio.CancelledError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from superinfer.executor.config import DType
 
@@ -25,6 +26,7 @@ class BenchOptions:
     seed: int = 0
     domains: int | None = None
     fault_domains: Path | None = None
+    admission: Literal["accept", "refuse"] = "accept"
     slo_scale: float = 1.0
     dtype: DType = "auto"
     random_weights: bool = False

@@ -107,7 +107,12 @@ def engine_config(options: BenchOptions, plan: Plan, policy: str) -> EngineConfi
         dtype=options.dtype,
         random_weights=options.random_weights,
         kv_cache_bytes=options.kv_cache_bytes,
-        scheduler=SchedulerConfig(policy=policy, max_model_len=plan.max_model_len, fault_domains=plan.fault_map),
+        scheduler=SchedulerConfig(
+            policy=policy,
+            max_model_len=plan.max_model_len,
+            fault_domains=plan.fault_map,
+            admission=options.admission,
+        ),
         contracts=list(plan.load.contracts.values()),
     )
 

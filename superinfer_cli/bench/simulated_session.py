@@ -47,7 +47,8 @@ def run_simulated_bench(options: BenchOptions, scenario: Scenario, folder: Path)
     load = simulated_load(scenario, seed=options.seed, rate_rps=rate)
     target = with_room_for(target, scenario.name, load.longest)
     fault_map = requested_fault_map(options, scenario, [spec.domain_id for spec in target.domains])
-    target = replace(target, limits=msgspec.structs.replace(target.limits, fault_domains=fault_map))
+    limits = msgspec.structs.replace(target.limits, fault_domains=fault_map, admission=options.admission)
+    target = replace(target, limits=limits)
     contracts = build_contracts(scenario, target.latency_model, slo_scale=options.slo_scale)
     announce(
         scenario,

@@ -16,6 +16,7 @@ from superinfer.executor.tokenizer import IncrementalDetokenizer
 from superinfer.scheduler.request import Request
 
 CONTRACT_HEADER = "x-slo-contract-id"
+SERVED_HEADER = "x-slo-contract-served"
 LONG_TEXT_CHARACTERS = 4096
 
 
@@ -112,6 +113,12 @@ def build_jobs(
             detokenizer = IncrementalDetokenizer(service.tokenizer, stop=body.stop_strings)
             jobs.append(Job(index, request, detokenizer, end_ids))
     return jobs
+
+
+def served_header(jobs: Sequence[Job]) -> dict[str, str]:
+    """The contract that the request is served under: the one it named, or in overload an alternative of it."""
+    served = dict.fromkeys(job.alternative_id or job.request.contract_id for job in jobs)
+    return {SERVED_HEADER: ", ".join(served)}
 
 
 def usage(jobs: Sequence[Job], choices_per_prompt: int, output_tokens: int) -> dict[str, int]:

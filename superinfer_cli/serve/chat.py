@@ -19,6 +19,7 @@ from superinfer.cli.serve.admission import (
     check_model,
     output_room,
     resolve_contract_id,
+    served_header,
     usage,
 )
 from superinfer.cli.serve.errors import invalid
@@ -49,7 +50,7 @@ async def create_chat_completion(
     frame = {"id": answer_id, "created": int(time.time()), "model": service.settings.model_name}
     if body.stream:
         frame["object"] = "chat.completion.chunk"
-        return EventStreamResponse(_events(service, body, jobs, frame), headers)
+        return EventStreamResponse(_events(service, body, jobs, frame), headers, lambda: served_header(jobs))
     frame["object"] = "chat.completion"
     done = await until_disconnect(request.receive, collect(service.engine, service.in_flight, jobs))
     choices = [
@@ -62,7 +63,7 @@ async def create_chat_completion(
         for index, one in enumerate(done)
     ]
     total = usage(jobs, len(jobs), sum(one.output_tokens for one in done))
-    return JSONResponse({**frame, "choices": choices, "usage": total}, headers=headers)
+    return JSONResponse({**frame, "choices": choices, "usage": total}, headers={**headers, **served_header(jobs)})
 
 
 async def _prompt_ids(service: Service, body: ChatBody) -> list[int]:

@@ -51,6 +51,22 @@ def serve(
             show_default="every domain serves all",
         ),
     ] = None,
+    admission: Annotated[
+        Literal["accept", "refuse"],
+        typer.Option(
+            help="refuse: requests that load would make late go to their contract's alternative service, or get a 429 "
+            "with the time to try again.",
+        ),
+    ] = "accept",
+    max_waiting: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Requests of a best-effort contract that may wait; more get a 429.", show_default="no limit"
+        ),
+    ] = None,
+    budget_window: Annotated[
+        float, typer.Option(min=1, help="Seconds over which contracts' error budgets are kept.")
+    ] = 3600.0,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     served_model_name: Annotated[
@@ -92,6 +108,8 @@ def serve(
     ] = "info",
 ) -> None:
     """Serve MODEL with an OpenAI-compatible API; requests name their SLO contract in x-slo-contract-id."""
+    import msgspec
+
     from superinfer.cli.serve.address import bind
     from superinfer.cli.serve.contract_book import ContractBook, load_contracts_and_state
     from superinfer.cli.serve.sizes import parse_bytes
@@ -126,6 +144,10 @@ def serve(
             decay_profile=decay_profile,
             fault_map=fault_map,
         )
+        scheduling = msgspec.structs.replace(
+            config.scheduler, admission=admission, max_waiting=max_waiting, budget_window_s=budget_window
+        )
+        config = msgspec.structs.replace(config, scheduler=scheduling)
         latency_model = load_profile(Path(config.profile_path)).latency_model
         check_attainable(registry.list(), latency_model, allow=allow_unattainable)
         book = ContractBook(

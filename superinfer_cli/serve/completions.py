@@ -18,6 +18,7 @@ from superinfer.cli.serve.admission import (
     encode,
     output_room,
     resolve_contract_id,
+    served_header,
     usage,
 )
 from superinfer.cli.serve.errors import invalid
@@ -53,14 +54,14 @@ async def create_completion(
         "model": service.settings.model_name,
     }
     if body.stream:
-        return EventStreamResponse(_events(service, body, jobs, frame), headers)
+        return EventStreamResponse(_events(service, body, jobs, frame), headers, lambda: served_header(jobs))
     done = await until_disconnect(request.receive, collect(service.engine, service.in_flight, jobs))
     choices = [
         {"index": index, "text": one.text, "logprobs": None, "finish_reason": one.finish_reason}
         for index, one in enumerate(done)
     ]
     total = usage(jobs, body.n or 1, sum(one.output_tokens for one in done))
-    return JSONResponse({**frame, "choices": choices, "usage": total}, headers=headers)
+    return JSONResponse({**frame, "choices": choices, "usage": total}, headers={**headers, **served_header(jobs)})
 
 
 async def _prompt_ids(service: Service, prompt: str | list[int]) -> list[int]:

@@ -161,4 +161,19 @@ def _fulfillment(
         "running": counts.running,
         "waiting": counts.waiting,
         "rate": rate,
+        "refused": counts.refused,
+        "fell_back": counts.fell_back,
+        "budget": _budget(counts),
+    }
+
+
+def _budget(counts: ContractStats) -> dict[str, Any] | None:
+    """The error budget by its worst objective and by each; null before anything counted and for best effort."""
+    if not counts.budgets:
+        return None
+    burned = max(state.burned for state in counts.budgets)
+    return {
+        "burned": burned,
+        "left": max(1.0 - burned, 0.0),
+        "objectives": msgspec.to_builtins(counts.budgets),
     }

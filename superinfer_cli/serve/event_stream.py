@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -49,17 +49,24 @@ def event(data: dict[str, Any]) -> bytes:
 class EventStreamResponse(Response):
     """A stream of `events` that ends with `[DONE]`.
 
-    The status waits for the first event: an APIError before it is an ordinary error answer, one after it is sent as
-    an event. When the client goes, `events` is closed at once, also while it waits for a token.
+    The status waits for the first event, and so do `late_headers`, which add what is known only then: an APIError
+    before it is an ordinary error answer, one after it is sent as an event. When the client goes, `events` is closed
+    at once, also while it waits for a token.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[dict[str, Any], None], headers: dict[str, str]) -> None:
+    def __init__(
+        self,
+        events: AsyncGenerator[dict[str, Any], None],
+        headers: dict[str, str],
+        late_headers: Callable[[], dict[str, str]] = dict,
+    ) -> None:
         self.status_code = 200
         self.background = None
         self.body = b""
         self.events = events
+        self.late_headers = late_headers
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
 
@@ -80,6 +87,7 @@ class EventStreamResponse(Response):
                 async for data in events:
                     if not started:
                         started = True
+                        self.headers.update(self.late_headers())
                         await send(
                             {
                                 "type": "http.response.start",

@@ -10,7 +10,7 @@ from typing import Literal
 
 from superinfer.cli.serve.errors import APIError, from_rejection, unavailable
 from superinfer.cli.serve.state import Engine, InFlight
-from superinfer.executor.messages import Finished, Tokens
+from superinfer.executor.messages import FellBack, Finished, Tokens
 from superinfer.executor.tokenizer import IncrementalDetokenizer
 from superinfer.scheduler.request import Request
 
@@ -19,13 +19,15 @@ from superinfer.scheduler.request import Request
 class Job:
     """One choice of an answer: its engine request and how its tokens become text.
 
-    `end_ids` are the tokens that end the output and have no text of their own.
+    `end_ids` are the tokens that end the output and have no text of their own; `alternative_id` is the contract under
+    which the request was admitted, once that is known to be another than it named.
     """
 
     index: int
     request: Request
     detokenizer: IncrementalDetokenizer
     end_ids: frozenset[int]
+    alternative_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -65,6 +67,8 @@ async def generate(engine: Engine, in_flight: InFlight, job: Job) -> AsyncGenera
                         yield Piece(job.index, text, output_tokens, "stop")
                         return
                 yield Piece(job.index, text, output_tokens)
+            elif isinstance(message, FellBack):
+                job.alternative_id = message.contract_id
             elif isinstance(message, Finished):
                 ended = True
                 if message.reason == "stop" or message.reason == "length":

@@ -15,7 +15,7 @@ from superinfer.cli.serve.errors import unavailable
 from superinfer.contracts.contract import SLOContract
 from superinfer.contracts.errors import EngineError
 from superinfer.contracts.registry import ContractRegistry
-from superinfer.executor.messages import Finished, Rejected, Stats, Tokens
+from superinfer.executor.messages import FellBack, Finished, Rejected, Stats, Tokens
 from superinfer.executor.tokenizer import Tokenizer
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.steps import FinishReason
@@ -27,7 +27,7 @@ ENGINE_ANSWER_S = 2.0
 class Engine(Protocol):
     """The part of `superinfer.executor.client.EngineClient` that the routes use."""
 
-    async def submit(self, request: Request) -> AsyncIterator[Tokens | Finished | Rejected]:
+    async def submit(self, request: Request) -> AsyncIterator[FellBack | Tokens | Finished | Rejected]:
         """Send a request; the iterator tells what becomes of it, Finished or Rejected last."""
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -17,7 +18,7 @@ def toy_processes(monkeypatch, tmp_path):
     """Child processes find the toy runner; every socket directory lies in the folder that is returned."""
     sockets = tmp_path / "sockets"
     sockets.mkdir()
-    monkeypatch.setenv("PYTHONPATH", SUPPORT)
+    monkeypatch.setenv("PYTHONPATH", SUPPORT, prepend=os.pathsep)
     monkeypatch.setenv("TMPDIR", str(sockets))
     monkeypatch.setattr(tempfile, "tempdir", str(sockets))
     return sockets

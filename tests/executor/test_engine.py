@@ -161,6 +161,31 @@ def test_refusals_reach_the_client_and_a_contract_is_accepted_from_registration_
         with_client(engine, scenario)
 
 
+def test_in_overload_clients_learn_which_contract_serves_them_and_who_is_refused_when_to_come_again(tmp_path):
+    contracts = [
+        SLOContract(
+            service_id="fast", latency=(Bound(0.99, 250.0),), fallback_allowed=True, alternative_service="slow"
+        ),
+        SLOContract(service_id="slow", latency=(Bound(0.99, 500.0),)),
+    ]
+
+    async def scenario(client, ready):
+        requests = [msgspec.structs.replace(toy_request(number), contract_id="fast") for number in range(20)]
+        received = await asyncio.gather(*(collect(client, request) for request in requests))
+        refused = [one.end for one in received if isinstance(one.end, Rejected)]
+        assert {one.code for one in refused} == {"overloaded"}
+        assert all(one.retry_after_s > 0 for one in refused)
+        assert {one.served for one in received if isinstance(one.end, Finished)} == {None, "slow"}
+        stats = {one.service_id: one for one in (await client.stats()).contracts}
+        assert stats["fast"].refused == len(refused)
+        assert stats["fast"].fell_back == sum(one.served == "slow" for one in received)
+        assert stats["fast"].budgets[0].objective == "latency_p99"
+
+    scheduling = SchedulerConfig(policy="fcfs", max_model_len=512, admission="refuse", max_running=1)
+    with toy_engine(toy_config(tmp_path, step_s=0.005, scheduler=scheduling, contracts=contracts)) as engine:
+        with_client(engine, scenario)
+
+
 def test_an_id_in_use_is_refused_without_harm_to_the_request_that_has_it(tmp_path):
     async def scenario(client, ready):
         other = EngineClient(engine.endpoint)

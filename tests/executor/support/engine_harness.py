@@ -11,7 +11,7 @@ from toy_runner import expected_output
 from superinfer.executor.client import EngineClient
 from superinfer.executor.config import EngineConfig
 from superinfer.executor.launch import EngineProcess
-from superinfer.executor.messages import Finished, Rejected, Tokens
+from superinfer.executor.messages import FellBack, Finished, Rejected, Tokens
 from superinfer.profiler.architecture import ModelArchitecture
 from superinfer.profiler.fit import FitErrors
 from superinfer.profiler.latency_model import LatencyModel
@@ -92,6 +92,7 @@ class Received:
     def __init__(self) -> None:
         self.token_ids: list[int] = []
         self.end: Finished | Rejected | None = None
+        self.served: str | None = None
 
 
 async def collect(client: EngineClient, request: Request) -> Received:
@@ -100,6 +101,9 @@ async def collect(client: EngineClient, request: Request) -> Received:
         if isinstance(event, Tokens):
             assert event.first_index == len(received.token_ids), "a token index came twice or was left out"
             received.token_ids += event.token_ids
+        elif isinstance(event, FellBack):
+            assert not received.token_ids
+            received.served = event.contract_id
         else:
             received.end = event
     return received

@@ -14,7 +14,7 @@ from superinfer.cli.serve.contract_book import ContractBook
 from superinfer.cli.serve.state import ServerSettings
 from superinfer.contracts.contract import Bound, SLOContract, best_effort_contract
 from superinfer.contracts.registry import ContractRegistry
-from superinfer.executor.messages import ContractStats, Finished, Rejected, Stats, Tokens
+from superinfer.executor.messages import ContractStats, FellBack, Finished, Rejected, Stats, Tokens
 from superinfer.scheduler.outputs import StageTimes
 from superinfer.scheduler.request import Request
 
@@ -40,12 +40,14 @@ class ByteTokenizer:
 class MemoryEngine:
     """Answers each request with `answer(request)`, token by token, up to max_tokens, as the engine does.
 
-    `pause` holds every request back before its token of that index until `go_on` is set.
+    Requests of a contract in `alternatives` fall back. `pause` holds every request back before its token of that index
+    until `go_on` is set.
     """
 
     def __init__(self) -> None:
         self.answer: Callable[[Request], list[int]] = lambda request: [*b"Hello, world!", EOS]
         self.rejection: tuple[str, str, float | None] | None = None
+        self.alternatives: dict[str, str] = {}
         self.failure: str | None = None
         self.pause: int | None = None
         self.go_on = asyncio.Event()
@@ -58,15 +60,17 @@ class MemoryEngine:
         self.domains_up = ["0"]
         self.answers_stats = True
 
-    async def submit(self, request: Request) -> AsyncIterator[Tokens | Finished | Rejected]:
+    async def submit(self, request: Request) -> AsyncIterator[FellBack | Tokens | Finished | Rejected]:
         return self._events(request)
 
-    async def _events(self, request: Request) -> AsyncIterator[Tokens | Finished | Rejected]:
+    async def _events(self, request: Request) -> AsyncIterator[FellBack | Tokens | Finished | Rejected]:
         self.requests.append(request)
         if self.rejection is not None:
             code, message, retry_after_s = self.rejection
             yield Rejected(request.request_id, code, message, retry_after_s)
             return
+        if request.contract_id in self.alternatives:
+            yield FellBack(request.request_id, self.alternatives[request.contract_id])
         aborted = self.running[request.request_id] = asyncio.Event()
         reason, made = "length", 0
         try:

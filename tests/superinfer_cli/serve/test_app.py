@@ -26,6 +26,19 @@ async def test_the_contract_is_chosen_by_header_and_answered(client, engine):
         assert engine.requests[-1].contract_id == name
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_answer_names_the_contract_that_the_request_was_served_under(client, engine, path, stream):
+    body = {"model": "tiny", "stream": stream, "n": 2}
+    body |= {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {"prompt": "a"}
+    answer = await client.post(path, json=body, headers={"x-slo-contract-id": "triage"})
+    assert (answer.status_code, answer.headers["x-slo-contract-served"]) == (200, "triage")
+    engine.alternatives["triage"] = "best-effort"
+    answer = await client.post(path, json=body, headers={"x-slo-contract-id": "triage"})
+    assert (answer.status_code, answer.headers["x-slo-contract-served"]) == (200, "best-effort")
+    assert answer.headers["x-slo-contract-id"] == "triage"
+
+
 async def test_without_the_header_a_request_is_best_effort(client, engine):
     assert (await complete(client)).headers["x-slo-contract-id"] == "best-effort"
     assert engine.requests[0].contract_id == "best-effort"

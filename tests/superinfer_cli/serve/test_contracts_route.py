@@ -5,6 +5,7 @@ import json
 import pytest
 
 from superinfer.executor.messages import ContractStats
+from superinfer.scheduler.budgets import BudgetState
 
 pytestmark = pytest.mark.anyio
 
@@ -84,10 +85,39 @@ async def test_the_list_shows_live_fulfilment(client, engine):
     ]
     listed = {one["contract_id"]: one for one in (await client.get("/v1/contracts")).json()["data"]}
     triage = listed["triage"]
-    assert triage["fulfillment"] == {"finished": 8, "met": 6, "running": 1, "waiting": 2, "rate": 0.75}
+    assert triage["fulfillment"] == {
+        "finished": 8,
+        "met": 6,
+        "running": 1,
+        "waiting": 2,
+        "rate": 0.75,
+        "refused": 0,
+        "fell_back": 0,
+        "budget": None,
+    }
     assert triage["sub_slos"]["alarm"]["fulfillment"]["rate"] == 1.0
     assert (await client.get("/v1/contracts/triage")).json() == triage
     assert (await client.get("/v1/contracts/triage/alarm")).json() == triage["sub_slos"]["alarm"]
+
+
+async def test_the_budget_left_is_that_of_the_worst_objective(client, engine):
+    budgets = [
+        BudgetState(objective="latency_p99", allowed=0.01, requests=200, missed=1, burned=0.5),
+        BudgetState(objective="availability", allowed=0.001, requests=200, missed=3, burned=3.0),
+    ]
+    engine.contract_stats = [ContractStats(service_id="triage", refused=3, fell_back=2, budgets=budgets)]
+    fulfillment = (await client.get("/v1/contracts/triage")).json()["fulfillment"]
+    assert (fulfillment["refused"], fulfillment["fell_back"]) == (3, 2)
+    budget = fulfillment["budget"]
+    assert (budget["burned"], budget["left"]) == (3.0, 0.0)
+    assert [one["objective"] for one in budget["objectives"]] == ["latency_p99", "availability"]
+    assert budget["objectives"][0] == {
+        "objective": "latency_p99",
+        "allowed": 0.01,
+        "requests": 200,
+        "missed": 1,
+        "burned": 0.5,
+    }
 
 
 async def test_before_the_first_request_there_is_no_rate(client):

@@ -1,0 +1,214 @@
+"""Whether a request that arrives can still make it (SPEC S9), from the latency model and sums over what is live.
+
+The sums are kept by contract, so that an estimate costs O(contracts), however many requests wait. Ahead of a request
+is the live work at least as urgent as it, on the domains that may serve it; of a running request half is taken to be
+done. Decodes share steps up to the sequences that a domain may run; what is beyond them waits for a place. Prompts
+that wait go first. Of what will arrive meanwhile, at the rate of late, the prompts take their share of the device, and
+where it is more urgent its decodes as well.
+
+What a policy makes of that differs, so each contract has a factor that follows what requests that missed took against
+what was predicted for them, and goes back to 1 with those that held. A refusal lets it relax a little, lest a contract
+that is never admitted stay so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from superinfer.contracts.contract import SLOContract
+from superinfer.profiler.latency_model import LatencyModel, StepShape
+from superinfer.scheduler.arrivals import ArrivalRate
+from superinfer.scheduler.config import SchedulerConfig
+from superinfer.scheduler.fault_map import DomainAssignment
+from superinfer.scheduler.outputs import Refusal
+from superinfer.scheduler.queues import WaitingQueues
+from superinfer.scheduler.sequence import SequenceState
+from superinfer.scheduler.slack import slack_s
+
+MAX_BUSY = 0.9
+MIN_RETRY_S = 0.05
+MAX_RETRY_S = 60.0
+FACTOR_GAIN = 0.1
+RELAXATION = 0.02
+MAX_FACTOR = 4.0
+DRAINED_SHARE = 0.25
+"""Who finds a queue full is told to come again when this share of it should have been served."""
+
+
+@dataclass(slots=True)
+class ContractWork:
+    """The live requests of one contract: how many, and their tokens as expected at admission."""
+
+    allowed_s: float = math.inf
+    live: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    arrivals: ArrivalRate = field(default_factory=lambda: ArrivalRate(warm_s=20.0))
+    mean_prompt: float = 0.0
+    mean_outputs: float = 0.0
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Predicted seconds from now to the first token and to the last, and between tokens."""
+
+    first_token_s: float
+    token_s: float
+    total_s: float
+
+    def times(self, factor: float) -> Estimate:
+        """The same, slower by a factor."""
+        return Estimate(factor * self.first_token_s, factor * self.token_s, factor * self.total_s)
+
+    def late_s(self, sequence: SequenceState, now: float) -> float:
+        """By how much the worst milestone would be missed; negative where all hold."""
+        gaps = max(sequence.expected_outputs - 1, 0)
+        return max(
+            now + self.total_s - sequence.deadline_s,
+            now + self.first_token_s - sequence.ttft_deadline_s,
+            gaps * (self.token_s - sequence.tpot_s) if gaps else -math.inf,
+        )
+
+
+class AdmissionControl:
+    """Accounts for live work, and refuses what cannot make it where the configuration says so."""
+
+    def __init__(
+        self, model: LatencyModel, config: SchedulerConfig, assignment: DomainAssignment, queues: WaitingQueues
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._assignment = assignment
+        self._queues = queues
+        self._work: dict[str, ContractWork] = {}
+        self._promised: dict[int, tuple[float, float]] = {}
+
+    def candidates(self, contract_id: str, contracts: Mapping[str, SLOContract]) -> Iterator[str]:
+        """The contract itself, then its alternative service, the alternative's, and so on, each once."""
+        seen: set[str] = set()
+        following: str | None = contract_id
+        while following is not None and following not in seen and following in contracts:
+            yield following
+            seen.add(following)
+            contract = contracts[following]
+            following = contract.alternative_service if contract.fallback_allowed else None
+
+    def refusal(self, sequence: SequenceState, now: float) -> Refusal | None:
+        """Why a request is not admitted under the contract it has here, or None.
+
+        What could not make it on an idle device either is admitted: that is not the load's doing. Best effort has no
+        deadline; only a full queue turns it away.
+        """
+        contract_id, limit = sequence.request.contract_id, self._config.max_waiting
+        if sequence.contract.is_best_effort:
+            waiting = self._queues.length(contract_id)
+            if limit is None or waiting < limit:
+                return None
+            retry_s = _retry_s(DRAINED_SHARE * self.estimate(sequence, now).first_token_s)
+            return Refusal(
+                code="queue_full",
+                message=f"{waiting} requests of contract {contract_id!r} wait, the limit is {limit}; "
+                f"try again in {retry_s:.1f} s",
+                retry_after_s=retry_s,
+            )
+        if self._config.admission == "accept":
+            return None
+        work = self._work.setdefault(contract_id, ContractWork())
+        estimate = self.estimate(sequence, now)
+        late_s = estimate.times(work.factor).late_s(sequence, now)
+        if late_s <= 0.0 or slack_s(sequence, self._model, now) <= 0.0:
+            self._promised[sequence.sequence_id] = now, estimate.total_s
+            return None
+        work.factor += RELAXATION * (1.0 - work.factor)
+        retry_s = _retry_s(late_s)
+        return Refusal(
+            code="overloaded",
+            message=f"under the present load a request of contract {contract_id!r} would be {late_s * 1e3:,.0f} ms "
+            f"late; try again in {retry_s:.1f} s",
+            retry_after_s=retry_s,
+        )
+
+    def admitted(self, sequence: SequenceState, now: float) -> None:
+        """Count a request's work from now on."""
+        work = self._work.setdefault(sequence.request.contract_id, ContractWork())
+        work.allowed_s = _allowed_s(sequence)
+        work.live += 1
+        work.prompt_tokens += sequence.prompt_length
+        work.output_tokens += sequence.expected_outputs
+        work.arrivals.add(now)
+        gain = 0.1 if work.mean_prompt else 1.0
+        work.mean_prompt += gain * (sequence.prompt_length - work.mean_prompt)
+        work.mean_outputs += gain * (sequence.expected_outputs - work.mean_outputs)
+
+    def ended(self, sequence: SequenceState, now: float, *, met: bool | None) -> None:
+        """A request is no longer live; one that completed (`met` is not None) shows how good its estimate was."""
+        work = self._work[sequence.request.contract_id]
+        work.live -= 1
+        work.prompt_tokens -= sequence.prompt_length
+        work.output_tokens -= sequence.expected_outputs
+        admitted_s, predicted_s = self._promised.pop(sequence.sequence_id, (now, 0.0))
+        if met is not None and predicted_s > 0.0:
+            # A request may be made to use the time it has: only a miss says that too much was hoped for.
+            ratio = 1.0 if met else min((now - admitted_s) / predicted_s, MAX_FACTOR)
+            work.factor += FACTOR_GAIN * (max(ratio, 1.0) - work.factor)
+
+    def estimate(self, sequence: SequenceState, now: float) -> Estimate:
+        """What a request that arrives now has to expect on one of the domains that may serve it."""
+        contract_id, allowed = sequence.request.contract_id, _allowed_s(sequence)
+        domains = self._assignment.serving(contract_id) or tuple(self._assignment.home(contract_id))
+        count = max(len(domains), 1)
+        live = prompts = waiting_prompts = outputs = busy = 0.0
+        prompt_token_s, decode_s = self._model.prefill_token_s, self._model.decode_marginal_s
+        for other_id, work in self._work.items():
+            if work.allowed_s > allowed or not (share := self._share(domains, other_id) / count):
+                continue
+            arriving_s = work.mean_prompt * prompt_token_s
+            if work.allowed_s < allowed:
+                arriving_s += work.mean_outputs * decode_s
+            busy += share * work.arrivals.per_second(now) * arriving_s
+            if not work.live:
+                continue
+            waiting = min(self._queues.length(other_id), work.live) / work.live
+            live += share * work.live
+            prompts += share * work.prompt_tokens
+            waiting_prompts += share * work.prompt_tokens * waiting
+            outputs += share * work.output_tokens * (waiting + (1.0 - waiting) / 2.0)
+        context = (prompts + sequence.prompt_length + outputs) / (live + 1.0)
+        batch = min(live + 1.0, self._config.max_running)
+        step_s = self._step_s(batch, context)
+        spare = 1.0 - min(busy, MAX_BUSY)
+        # Places come free as those that run end; until then who is beyond them waits.
+        beyond = max(live + 1.0 - batch, 0.0) / max(live, 1.0)
+        wait_s = waiting_prompts * prompt_token_s + beyond * outputs * step_s / batch
+        first_s = (wait_s + self._model.prefill_s(0, sequence.prompt_length)) / spare
+        token_s = step_s / spare
+        return Estimate(first_s, token_s, first_s + max(sequence.expected_outputs - 1, 0) * token_s)
+
+    def _step_s(self, batch: float, context: float) -> float:
+        """One step in which `batch` sequences decode."""
+        size = max(round(batch), 1)
+        return self._model.step_s(StepShape(tokens=size, decodes=size, decode_context=round(size * context), rows=size))
+
+    def _share(self, domains: tuple[str, ...], other_id: str) -> float:
+        """How much of a contract's work falls to `domains`."""
+        if not self._assignment.has_map:
+            return 1.0
+        others = self._assignment.serving(other_id)
+        return sum(each in domains for each in others) / len(others) if others else 0.0
+
+
+def _allowed_s(sequence: SequenceState) -> float:
+    """How much time a contract allows by its tightest milestone; infinite for best effort."""
+    arrival = sequence.arrival_s
+    return min(
+        sequence.deadline_s - arrival,
+        sequence.ttft_deadline_s - arrival,
+        sequence.tpot_s * max(sequence.expected_outputs, 1),
+    )
+
+
+def _retry_s(seconds: float) -> float:
+    return min(max(seconds, MIN_RETRY_S), MAX_RETRY_S)
