@@ -61,6 +61,9 @@ def bench(
     kv_cache_memory: Annotated[
         str | None, typer.Option(help="KV cache of each domain, for example 512MiB. Default: from free memory.")
     ] = None,
+    decay_profile: Annotated[
+        Path | None, typer.Option(help="slack_decay_profile.yaml from `superinfer tune`.", show_default="built in")
+    ] = None,
     out_dir: Annotated[
         Path | None, typer.Option("--out", help="Run folder. Default: runs/<scenario>-<date>-<time>.")
     ] = None,
@@ -92,6 +95,7 @@ def bench(
         dtype=_checked_dtype(dtype),
         random_weights=random_weights,
         kv_cache_bytes=parse_bytes(kv_cache_memory, "--kv-cache-memory") if kv_cache_memory else None,
+        decay_profile=decay_profile,
         out=out_dir,
         force=force,
     )

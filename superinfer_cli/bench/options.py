@@ -31,6 +31,7 @@ class BenchOptions:
     dtype: DType = "auto"
     random_weights: bool = False
     kv_cache_bytes: int | None = None
+    decay_profile: Path | None = None
     out: Path | None = None
     force: bool = False
     simulate: bool = False

@@ -23,7 +23,9 @@ from superinfer.executor.models.source import ModelSource
 from superinfer.executor.tokenizer import load_tokenizer
 from superinfer.profiler.store import ModelProfile, load_profile
 from superinfer.scheduler.config import SchedulerConfig
+from superinfer.scheduler.decay import load_decay_profile
 from superinfer.scheduler.fault_map import FaultMap, load_fault_map, resolve_fault_map
+from superinfer.scheduler.policies.planner_config import planner_from_mapping
 from superinfer.scheduler.policies.registry import check_policy
 
 
@@ -55,6 +57,9 @@ def resolve_scenario(options: BenchOptions) -> Scenario:
             raise UsageError(f"{flag} {value}: a number above 0 is needed")
     if options.topology is not None and not options.simulate:
         raise UsageError("--topology: describes devices to simulate; give --simulate with it")
+    if options.decay_profile is not None:
+        _, planner = load_decay_profile(options.decay_profile)
+        planner_from_mapping(planner, str(options.decay_profile))
     scenario = load_scenario(options.scenario)
     changes: dict[str, Any] = {}
     if options.requests is not None:
@@ -112,9 +117,15 @@ def engine_config(options: BenchOptions, plan: Plan, policy: str) -> EngineConfi
             max_model_len=plan.max_model_len,
             fault_domains=plan.fault_map,
             admission=options.admission,
+            decay_profile_path=decay_profile_path(options),
         ),
         contracts=list(plan.load.contracts.values()),
     )
+
+
+def decay_profile_path(options: BenchOptions) -> str | None:
+    """The slack policy's settings, as the scheduler's configuration names them."""
+    return None if options.decay_profile is None else str(options.decay_profile)
 
 
 def requested_fault_map(options: BenchOptions, scenario: Scenario, domain_ids: list[str]) -> FaultMap:

@@ -16,7 +16,7 @@ from superinfer.cli.bench.announce import announce, note_run
 from superinfer.cli.bench.bounds import build_contracts
 from superinfer.cli.bench.capacity import capacity_rps
 from superinfer.cli.bench.options import CLUSTER_MODEL, DEFAULT_MODEL, BenchOptions
-from superinfer.cli.bench.plan import requested_fault_map
+from superinfer.cli.bench.plan import decay_profile_path, requested_fault_map
 from superinfer.cli.bench.scenario import Scenario, override
 from superinfer.cli.bench.simulated_load import SimulatedLoad, simulated_load
 from superinfer.cli.bench.simulated_run import run_simulated
@@ -47,7 +47,12 @@ def run_simulated_bench(options: BenchOptions, scenario: Scenario, folder: Path)
     load = simulated_load(scenario, seed=options.seed, rate_rps=rate)
     target = with_room_for(target, scenario.name, load.longest)
     fault_map = requested_fault_map(options, scenario, [spec.domain_id for spec in target.domains])
-    limits = msgspec.structs.replace(target.limits, fault_domains=fault_map, admission=options.admission)
+    limits = msgspec.structs.replace(
+        target.limits,
+        fault_domains=fault_map,
+        admission=options.admission,
+        decay_profile_path=decay_profile_path(options),
+    )
     target = replace(target, limits=limits)
     contracts = build_contracts(scenario, target.latency_model, slo_scale=options.slo_scale)
     announce(

@@ -25,6 +25,7 @@ from superinfer.contracts.errors import EngineError, UsageError
         (["--slo-scale", "-1"], ["--slo-scale -1"]),
         (["--dtype", "float16"], ["float16", "bfloat16"]),
         (["--kv-cache-memory", "plenty"], ["--kv-cache-memory", "plenty"]),
+        (["--decay-profile", "nowhere.yaml"], ["nowhere.yaml", "cannot be read"]),
         (["nightmare"], ["nightmare", "mixed, jitter, fault"]),
         (["fault", "--out", os.path.dirname(__file__)], ["--out", "exists", "--force"]),
     ],
