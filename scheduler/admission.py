@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from superinfer.contracts.contract import SLOContract
 from superinfer.profiler.latency_model import LatencyModel, StepShape
-from superinfer.scheduler.arrivals import ArrivalRate
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.fault_map import DomainAssignment
 from superinfer.scheduler.outputs import Refusal
@@ -27,6 +26,7 @@ from superinfer.scheduler.queues import WaitingQueues
 from superinfer.scheduler.sequence import SequenceState
 from superinfer.scheduler.slack import slack_s
 
+RATE_WINDOW_S = 20.0
 MAX_BUSY = 0.9
 MIN_RETRY_S = 0.05
 MAX_RETRY_S = 60.0
@@ -45,7 +45,8 @@ class ContractWork:
     live: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
-    arrivals: ArrivalRate = field(default_factory=lambda: ArrivalRate(warm_s=20.0))
+    arrivals_per_s: float = 0.0
+    last_arrival_s: float = 0.0
     mean_prompt: float = 0.0
     mean_outputs: float = 0.0
     factor: float = 1.0
@@ -138,7 +139,9 @@ class AdmissionControl:
         work.live += 1
         work.prompt_tokens += sequence.prompt_length
         work.output_tokens += sequence.expected_outputs
-        work.arrivals.add(now)
+        faded = math.exp(min(work.last_arrival_s - now, 0.0) / RATE_WINDOW_S)
+        work.arrivals_per_s = work.arrivals_per_s * faded + 1.0 / RATE_WINDOW_S
+        work.last_arrival_s = now
         gain = 0.1 if work.mean_prompt else 1.0
         work.mean_prompt += gain * (sequence.prompt_length - work.mean_prompt)
         work.mean_outputs += gain * (sequence.expected_outputs - work.mean_outputs)
@@ -162,20 +165,23 @@ class AdmissionControl:
         count = max(len(domains), 1)
         live = prompts = waiting_prompts = outputs = busy = 0.0
         prompt_token_s, decode_s = self._model.prefill_token_s, self._model.decode_marginal_s
+        length, exp, has_map = self._queues.length, math.exp, self._assignment.has_map
         for other_id, work in self._work.items():
-            if work.allowed_s > allowed or not (share := self._share(domains, other_id) / count):
+            if work.allowed_s > allowed:
                 continue
+            share = self._share(domains, other_id) / count if has_map else 1.0 / count
             arriving_s = work.mean_prompt * prompt_token_s
             if work.allowed_s < allowed:
                 arriving_s += work.mean_outputs * decode_s
-            busy += share * work.arrivals.per_second(now) * arriving_s
+            faded = exp(min(work.last_arrival_s - now, 0.0) / RATE_WINDOW_S)
+            busy += share * work.arrivals_per_s * faded * arriving_s
             if not work.live:
                 continue
-            waiting = min(self._queues.length(other_id), work.live) / work.live
+            waiting = min(length(other_id), work.live) / work.live
             live += share * work.live
             prompts += share * work.prompt_tokens
             waiting_prompts += share * work.prompt_tokens * waiting
-            outputs += share * work.output_tokens * (waiting + (1.0 - waiting) / 2.0)
+            outputs += share * work.output_tokens * (1.0 + waiting) / 2.0
         context = (prompts + sequence.prompt_length + outputs) / (live + 1.0)
         batch = min(live + 1.0, self._config.max_running)
         step_s = self._step_s(batch, context)
@@ -194,8 +200,6 @@ class AdmissionControl:
 
     def _share(self, domains: tuple[str, ...], other_id: str) -> float:
         """How much of a contract's work falls to `domains`."""
-        if not self._assignment.has_map:
-            return 1.0
         others = self._assignment.serving(other_id)
         return sum(each in domains for each in others) / len(others) if others else 0.0
 
