@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from superinfer.cli.serve.errors import invalid, not_found
+from superinfer.cli.serve.api_keys import KeyHolder
+from superinfer.cli.serve.errors import forbidden, invalid, not_found
 from superinfer.cli.serve.generation import Job
 from superinfer.cli.serve.schema import MAX_CHOICES, GenerationBody
 from superinfer.cli.serve.state import Service
@@ -31,11 +32,18 @@ def check_model(service: Service, model: str) -> None:
         )
 
 
-def resolve_contract_id(service: Service, header: str | None) -> str:
-    """The contract that a request names, "service" or "service/sub"; the best-effort one where it names none."""
+def resolve_contract_id(service: Service, header: str | None, holder: KeyHolder | None) -> str:
+    """The contract that a request names, "service" or "service/sub"; the best-effort one where it names none.
+
+    403 `contract_not_allowed` where the request's API key is not bound to it, whether or not there is such a contract.
+    """
     if header is None or not header.strip():
         return BEST_EFFORT_ID
     contract_id = header.strip()
+    if holder is not None and not holder.may_use(contract_id):
+        raise forbidden(
+            f"This API key may not use contract '{contract_id}'.", param=CONTRACT_HEADER, code="contract_not_allowed"
+        )
     try:
         service.registry.resolve(contract_id)
     except ContractError as error:

@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from superinfer.cli.serve import chat, completions, contracts, health, models
+from superinfer.cli.serve.api_keys import unbound
 from superinfer.cli.serve.contract_book import ContractBook
 from superinfer.cli.serve.errors import add_error_handlers
 from superinfer.cli.serve.event_stream import ClientGoneError
@@ -41,6 +42,6 @@ def create_app(
         app.include_router(module.router)
     # The last one added is the outermost: every answer, refusals included, carries a request id.
     app.add_middleware(BodyLimitMiddleware, max_body_bytes=settings.max_body_bytes)
-    app.add_middleware(APIKeyMiddleware, api_keys=settings.api_keys)
+    app.add_middleware(APIKeyMiddleware, holders=[*map(unbound, settings.api_keys), *settings.key_holders])
     app.add_middleware(RequestIdMiddleware)
     return app

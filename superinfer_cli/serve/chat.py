@@ -22,11 +22,12 @@ from superinfer.cli.serve.admission import (
     served_header,
     usage,
 )
+from superinfer.cli.serve.api_keys import KeyHolder
 from superinfer.cli.serve.errors import invalid
 from superinfer.cli.serve.event_stream import EventStreamResponse, until_disconnect
 from superinfer.cli.serve.generation import Job, collect, generate_all
 from superinfer.cli.serve.schema import ChatBody
-from superinfer.cli.serve.state import Service, get_service
+from superinfer.cli.serve.state import Service, get_key_holder, get_service
 from superinfer.contracts.errors import UsageError
 
 router = APIRouter()
@@ -37,11 +38,12 @@ async def create_chat_completion(
     body: ChatBody,
     request: Request,
     service: Annotated[Service, Depends(get_service)],
+    holder: Annotated[KeyHolder | None, Depends(get_key_holder)],
     x_slo_contract_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Answer a conversation, `n` times."""
     check_model(service, body.model)
-    contract_id = resolve_contract_id(service, x_slo_contract_id)
+    contract_id = resolve_contract_id(service, x_slo_contract_id, holder)
     prompt = await _prompt_ids(service, body)
     limit = output_room(service, len(prompt), body.token_limit, None, "messages")
     answer_id = f"chatcmpl-{uuid.uuid4().hex}"

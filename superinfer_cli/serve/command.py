@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from superinfer.cli.serve.api_keys import KeyHolder
     from superinfer.cli.serve.contract_book import ContractBook
     from superinfer.contracts.contract import SLOContract
     from superinfer.executor.config import EngineConfig
@@ -100,6 +101,14 @@ def serve(
             show_default="open to all",
         ),
     ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--api-keys",
+            help="YAML file of API keys and the contracts that each may use, such as `sk-abc: [risk-scoring]`.",
+            show_default="keys may use every contract",
+        ),
+    ] = None,
     shutdown_grace: Annotated[
         float, typer.Option(min=0, help="Seconds that requests in flight have to finish after SIGINT or SIGTERM.")
     ] = 10.0,
@@ -111,6 +120,7 @@ def serve(
     import msgspec
 
     from superinfer.cli.serve.address import bind
+    from superinfer.cli.serve.api_keys import load_api_keys
     from superinfer.cli.serve.contract_book import ContractBook, load_contracts_and_state
     from superinfer.cli.serve.sizes import parse_bytes
     from superinfer.contracts.errors import UsageError
@@ -125,10 +135,12 @@ def serve(
     with contextlib.ExitStack() as stack:
         state_file = None if contracts_state is None else stack.enter_context(StateFile(contracts_state))
         registry, state = load_contracts_and_state(contracts, state_file, _note)
-        fault_map = read_fault_map(fault_domains, registry.list(), domains)
+        contract_ids = all_contract_ids(registry.list())
+        fault_map = read_fault_map(fault_domains, contract_ids, domains)
+        holders = load_api_keys(api_key_file, contract_ids) if api_key_file is not None else ()
         bound = stack.enter_context(bind(host, port))
         signal.signal(signal.SIGTERM, _interrupt)
-        if not keys and not _is_loopback(bound):
+        if not keys and not holders and not _is_loopback(bound):
             _note(f"{host} can be reached from other machines and no API key is set; anyone may use the server")
         source = find_model(model)
         length = context_length(source, max_model_len)
@@ -165,6 +177,7 @@ def serve(
             host=host,
             model_name=served_model_name or source.name,
             keys=keys,
+            holders=holders,
             grace_s=shutdown_grace,
             log_level=log_level,
         )
@@ -224,17 +237,21 @@ def check_scheduling(policy: str, decay_profile: Path | None) -> None:
     planner_from_mapping(planner, str(decay_profile))
 
 
-def read_fault_map(path: Path | None, contracts: Iterable[SLOContract], domains: int) -> FaultMap:
+def all_contract_ids(contracts: Iterable[SLOContract]) -> list[str]:
+    """What requests may name: every service, and every sub-task as "service/sub"."""
+    return [
+        contract_id
+        for contract in contracts
+        for contract_id in (contract.service_id, *(f"{contract.service_id}/{name}" for name in contract.sub_slos))
+    ]
+
+
+def read_fault_map(path: Path | None, contract_ids: list[str], domains: int) -> FaultMap:
     """The map of `--fault-domains`, held against the contracts and domains there are; empty without one."""
     from superinfer.scheduler.fault_map import load_fault_map, resolve_fault_map
 
     if path is None:
         return {}
-    contract_ids = [
-        contract_id
-        for contract in contracts
-        for contract_id in (contract.service_id, *(f"{contract.service_id}/{name}" for name in contract.sub_slos))
-    ]
     domain_ids = [str(number) for number in range(domains)]
     return resolve_fault_map(load_fault_map(path), domain_ids, contract_ids=contract_ids, source=str(path))
 
@@ -322,6 +339,7 @@ def run(
     host: str,
     model_name: str,
     keys: tuple[str, ...],
+    holders: tuple[KeyHolder, ...],
     grace_s: float,
     log_level: str,
 ) -> None:
@@ -342,7 +360,7 @@ def run(
     async def main(engine: EngineProcess) -> None:
         client = EngineClient(engine.endpoint, engine_alive=engine.is_alive)
         ready = await client.connect()
-        settings = ServerSettings(model_name, ready.max_model_len, keys)
+        settings = ServerSettings(model_name, ready.max_model_len, keys, holders)
         app = create_app(client, tokenizer, book.registry, settings, book=book)
         listen(bound, host, port)
 

@@ -21,11 +21,12 @@ from superinfer.cli.serve.admission import (
     served_header,
     usage,
 )
+from superinfer.cli.serve.api_keys import KeyHolder
 from superinfer.cli.serve.errors import invalid
 from superinfer.cli.serve.event_stream import EventStreamResponse, until_disconnect
 from superinfer.cli.serve.generation import Job, collect, generate_all
 from superinfer.cli.serve.schema import CompletionBody
-from superinfer.cli.serve.state import Service, get_service
+from superinfer.cli.serve.state import Service, get_key_holder, get_service
 
 router = APIRouter()
 
@@ -37,11 +38,12 @@ async def create_completion(
     body: CompletionBody,
     request: Request,
     service: Annotated[Service, Depends(get_service)],
+    holder: Annotated[KeyHolder | None, Depends(get_key_holder)],
     x_slo_contract_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Continue one or several prompts, each `n` times."""
     check_model(service, body.model)
-    contract_id = resolve_contract_id(service, x_slo_contract_id)
+    contract_id = resolve_contract_id(service, x_slo_contract_id, holder)
     prompts = [await _prompt_ids(service, prompt) for prompt in body.prompts]
     limits = [output_room(service, len(prompt), body.max_tokens, DEFAULT_MAX_TOKENS, "prompt") for prompt in prompts]
     answer_id = f"cmpl-{uuid.uuid4().hex}"

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Depends, Request
 
-from superinfer.cli.serve.errors import APIError, invalid, not_found
-from superinfer.cli.serve.state import Service, engine_stats, get_service
+from superinfer.cli.serve.api_keys import KeyHolder
+from superinfer.cli.serve.errors import APIError, forbidden, invalid, not_found
+from superinfer.cli.serve.state import Service, engine_stats, get_key_holder, get_service
 from superinfer.contracts.contract import SLOContract
 from superinfer.contracts.declaration import Declaration
 from superinfer.contracts.errors import ContractConflictError, ContractError, ResourceError, UnknownContractError
@@ -21,7 +22,16 @@ from superinfer.profiler.feasibility import UnattainableContractError
 router = APIRouter()
 
 
-@router.post("/v1/contracts")
+def may_change_contracts(holder: Annotated[KeyHolder | None, Depends(get_key_holder)]) -> None:
+    """FastAPI dependency: 403 for an API key that is bound to some contracts."""
+    if holder is not None and not holder.may_change_contracts:
+        raise forbidden(
+            "This API key is bound to some contracts; changing contracts takes one that may use all.",
+            code="contract_changes_not_allowed",
+        )
+
+
+@router.post("/v1/contracts", dependencies=[Depends(may_change_contracts)])
 async def register_contracts(request: Request, service: Annotated[Service, Depends(get_service)]) -> dict[str, Any]:
     """Register the contracts of a YAML or JSON body: all of them, or none and one error that says why."""
     declarations = await _declarations(request)
@@ -30,7 +40,7 @@ async def register_contracts(request: Request, service: Annotated[Service, Depen
     return {"status": "success", "contract_id": ids[0], "contract_ids": ids, **_effects(service, change)}
 
 
-@router.put("/v1/contracts/{contract_id:path}")
+@router.put("/v1/contracts/{contract_id:path}", dependencies=[Depends(may_change_contracts)])
 async def update_contract(
     contract_id: str, request: Request, service: Annotated[Service, Depends(get_service)]
 ) -> dict[str, Any]:
@@ -49,7 +59,7 @@ async def update_contract(
     return {"status": "success", "contract_id": contract_id, "version": version, **_effects(service, change)}
 
 
-@router.delete("/v1/contracts/{contract_id:path}")
+@router.delete("/v1/contracts/{contract_id:path}", dependencies=[Depends(may_change_contracts)])
 async def retire_contract(contract_id: str, service: Annotated[Service, Depends(get_service)]) -> dict[str, Any]:
     """Retire a contract: new requests that name it get 404, those in flight go on under it."""
     _check_is_service(contract_id)

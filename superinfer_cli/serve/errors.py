@@ -67,6 +67,11 @@ def not_found(message: str, *, param: str | None, code: str) -> APIError:
     return APIError(404, message, param=param, code=code)
 
 
+def forbidden(message: str, *, param: str | None = None, code: str) -> APIError:
+    """403: the API key does not allow it."""
+    return APIError(403, message, error_type="permission_error", param=param, code=code)
+
+
 def unavailable(message: str, *, code: str = "engine_unavailable") -> APIError:
     """503: the engine cannot answer now."""
     return APIError(503, message, error_type="server_error", code=code, headers=retry_headers(1.0))

@@ -3,14 +3,14 @@ and the client's disconnect pass through unchanged."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
 import uuid
+from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from superinfer.cli.serve.api_keys import KeyHolder, find_holder
 from superinfer.cli.serve.errors import APIError
 
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -39,18 +39,23 @@ class RequestIdMiddleware:
 
 
 class APIKeyMiddleware:
-    """401 without one of the keys, except on OPEN_PATHS; no keys leave the server open."""
+    """401 without one of the keys, except on OPEN_PATHS; no keys leave the server open.
 
-    def __init__(self, app: ASGIApp, api_keys: tuple[str, ...]) -> None:
+    Whose key it is stands in the request's state, for `superinfer.cli.serve.state.get_key_holder`.
+    """
+
+    def __init__(self, app: ASGIApp, holders: Sequence[KeyHolder]) -> None:
         self.app = app
-        self._digests = [_digest(key) for key in api_keys]
+        self._holders = holders
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._digests or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or not self._holders or scope["path"] in OPEN_PATHS:
             await self.app(scope, receive, send)
             return
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_known(key.strip()):
+        holder = find_holder(self._holders, key.strip()) if scheme.lower() == "bearer" else None
+        if holder is not None:
+            scope.setdefault("state", {})["key_holder"] = holder
             await self.app(scope, receive, send)
             return
         error = APIError(
@@ -61,16 +66,6 @@ class APIKeyMiddleware:
             headers={"www-authenticate": "Bearer"},
         )
         await error.response()(scope, receive, send)
-
-    def _is_known(self, key: str) -> bool:
-        # Digests have one length and every one is compared, so that the time taken tells nothing about a key.
-        given = _digest(key)
-        matches = [hmac.compare_digest(given, known) for known in self._digests]
-        return any(matches)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
 
 
 class BodyLimitMiddleware:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from fastapi import Request as HTTPRequest
 
+from superinfer.cli.serve.api_keys import KeyHolder
 from superinfer.cli.serve.contract_book import ContractBook
 from superinfer.cli.serve.errors import unavailable
 from superinfer.contracts.contract import SLOContract
@@ -50,11 +51,15 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What the command line decided; `created_s` is the Unix time that /v1/models reports."""
+    """What the command line decided; `created_s` is the Unix time that /v1/models reports.
+
+    `api_keys` may use every contract, `key_holders` those that each says.
+    """
 
     model_name: str
     max_model_len: int
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    key_holders: tuple[KeyHolder, ...] = ()
     max_body_bytes: int = MAX_BODY_BYTES
     created_s: int = field(default_factory=lambda: int(time.time()))
 
@@ -104,6 +109,12 @@ def get_service(request: HTTPRequest) -> Service:
     """FastAPI dependency: the app's Service."""
     service: Service = request.app.state.service
     return service
+
+
+def get_key_holder(request: HTTPRequest) -> KeyHolder | None:
+    """FastAPI dependency: whose API key the request came with; None on a server that is open to all."""
+    holder: KeyHolder | None = getattr(request.state, "key_holder", None)
+    return holder
 
 
 async def engine_stats(service: Service) -> Stats:

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from superinfer.cli.serve.command import (
+    all_contract_ids,
     api_keys,
     check_attainable,
     check_scheduling,
@@ -93,7 +94,7 @@ def test_more_context_than_the_model_has_is_refused(tmp_path):
 
 
 def test_a_fault_domain_map_is_held_against_the_contracts_and_domains_of_the_server(tmp_path):
-    contracts = [SLOContract(service_id="a", sub_slos={"b": SLOContract(service_id="a/b")})]
+    contracts = all_contract_ids([SLOContract(service_id="a", sub_slos={"b": SLOContract(service_id="a/b")})])
     file = tmp_path / "map.yaml"
     file.write_text("a/b: [domain-1]\na: {home: [domain-0], backup: []}\n")
     assert read_fault_map(None, contracts, 2) == {}
@@ -104,4 +105,4 @@ def test_a_fault_domain_map_is_held_against_the_contracts_and_domains_of_the_ser
     with pytest.raises(UsageError, match=r"map\.yaml: a/b: domain 'domain-1' does not exist; accepted: domain-0$"):
         read_fault_map(file, contracts, 1)
     with pytest.raises(UsageError, match="contract 'a/b' is not registered"):
-        read_fault_map(file, [SLOContract(service_id="a")], 2)
+        read_fault_map(file, ["a"], 2)
