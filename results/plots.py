@@ -79,7 +79,7 @@ def attainment_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
         axes.set_ylabel("attainment (met ÷ offered)")
         axes.set_title(title, loc="left", fontsize=9)
         _legend(figure, [Patch(color=_colour(i), label=run.policy) for i, run in enumerate(runs)])
-        return _png(figure)
+        return figure_png(figure)
 
 
 def latency_cdf_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
@@ -118,7 +118,7 @@ def latency_cdf_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
         panels[0][0].set_ylabel("share of offered requests")
         figure.suptitle(title, x=0.01, ha="left", fontsize=9)
         _legend(figure, [Line2D([], [], **_line(i), label=run.policy) for i, run in enumerate(runs)])
-        return _png(figure)
+        return figure_png(figure)
 
 
 def fault_timeline_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
@@ -177,7 +177,7 @@ def fault_timeline_plot(runs: Sequence[PolicyRun], title: str) -> bytes:
         panels[-1][0].set_xlabel("scheduled send time, s (shaded: domain down; dashed: deadlines)")
         figure.suptitle(title, x=0.01, ha="left", fontsize=9)
         _legend(figure, [_dot(j, service_id) for j, service_id in enumerate(services)])
-        return _png(figure)
+        return figure_png(figure)
 
 
 def _step(axes: Axes, outcomes: Sequence[Outcome], i: int) -> None:
@@ -220,7 +220,8 @@ def _short(service_id: str, limit: int = 30) -> str:
     return service_id if len(service_id) <= limit else "…" + service_id[-(limit - 1) :]
 
 
-def _png(figure: Figure) -> bytes:
+def figure_png(figure: Figure) -> bytes:
+    """The figure as PNG, closed afterwards."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     plt.close(figure)
