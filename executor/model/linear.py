@@ -1,9 +1,9 @@
 """A linear layer that hides how its weight is stored and which kernel multiplies it.
 
-Many tokens: oneDNN with a weight packed once, where it can pack this type, else torch's own. Few tokens in float32: the
-bfloat16 kernel of `small_linear` where the checkpoint's weights are bfloat16, for half a copy more memory. On one AVX2
-core (SmolLM2-135M, all linear layers) that kernel takes 23 ms instead of 63 at one token, 45 instead of 99 at eight,
-86 instead of 108 at fourteen, and loses from about sixteen.
+In float32 a weight is packed into the panels of `panel_linear`, as bfloat16 where the checkpoint stores that: the same
+products for half the bytes. On CPUs for which that kernel is not the best for many tokens (no AVX2, or AVX512 as well)
+those go to oneDNN with a weight packed once, or to torch's own product where oneDNN cannot pack, for a second copy of
+the weight. In bfloat16 all go there.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from superinfer.executor.model.kernels import as_numpy
-from superinfer.executor.model.small_linear import small_linear_kernel, supports
+from superinfer.executor.model.panel_linear import cpu_features, panel_linear_kernel
+from superinfer.executor.model.panels import pack_panels, padded_columns, supports
 
 FEW_TOKENS = 16
+"""Up to this many, half the bytes of a weight beat wider vectors."""
 
 
 def packing_works(dtype: torch.dtype) -> bool:
@@ -30,29 +32,52 @@ def packing_works(dtype: torch.dtype) -> bool:
     return True
 
 
+def panels_serve_all_sizes() -> bool:
+    """True where the panel kernel is the best for any number of tokens: AVX2, but no wider vectors."""
+    features = cpu_features()
+    return {"avx2", "fma"} <= features and "avx512f" not in features
+
+
 class Linear:
     """y = x · weightᵀ + bias; weight (out, in) as stored, x and y in the compute type."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, *, packed: bool) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        *,
+        packed: bool,
+        panels_only: bool | None = None,
+    ) -> None:
+        """`packed`: oneDNN may pack. `panels_only`: no other kernel, whatever the size; None leaves it to the CPU."""
         outputs, inputs = weight.shape
-        self._outputs = outputs
+        self._outputs, self._columns = outputs, padded_columns(outputs)
         self._bias = None if bias is None else bias.to(dtype)
         self._packed = packed
-        self._narrow: torch.Tensor | None = None
-        if dtype == torch.float32 and weight.dtype == torch.bfloat16 and supports(inputs):
-            self._narrow = weight.contiguous()
-            self._narrow_array = as_numpy(self._narrow)
-        converted = weight.to(dtype)
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(converted, 32) if packed else converted
+        self._weight: torch.Tensor | None = None
+        self._panels: torch.Tensor | None = None
+        panels_only = panels_serve_all_sizes() if panels_only is None else panels_only
+        narrow = weight.dtype == torch.bfloat16
+        if dtype == torch.float32 and supports(inputs) and (panels_only or narrow):
+            self._panels = pack_panels(weight if narrow else weight.to(dtype))
+            self._panels_array = as_numpy(self._panels)
+            self._panels_kernel = panel_linear_kernel(int(not narrow))
+        if self._panels is None or not panels_only:
+            converted = weight.to(dtype)
+            self._weight = torch.ops.mkldnn._reorder_linear_weight(converted, 32) if packed else converted
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x (tokens, in), contiguous → (tokens, out)."""
-        tokens, inputs = x.shape
-        if self._narrow is not None and tokens <= FEW_TOKENS:
-            out = torch.empty(tokens, self._outputs)
-            small_linear_kernel(tokens, inputs)(x.numpy(), self._narrow_array, out.numpy())
+        tokens = x.shape[0]
+        if self._panels is not None and (self._weight is None or tokens <= FEW_TOKENS):
+            out = torch.empty(tokens, self._columns)
+            self._panels_kernel(x.numpy(), self._panels_array, out.numpy())
+            if self._columns != self._outputs:
+                out = out[:, : self._outputs].contiguous()
             return out if self._bias is None else out.add_(self._bias)
         if self._packed:
             y: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._weight, self._bias, "none", [], "")
             return y
+        assert self._weight is not None
         return F.linear(x, self._weight, self._bias)

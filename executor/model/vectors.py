@@ -19,6 +19,7 @@ FLOAT, INT16, INT32 = ir.FloatType(), ir.IntType(16), ir.IntType(32)
 FAST = ("reassoc", "contract", "arcp", "nsz")
 ADDRESS = types.intp
 MAX_LANES = 16
+LINE_BYTES = 64
 
 
 def lanes_for(dim: int) -> int:
@@ -26,14 +27,15 @@ def lanes_for(dim: int) -> int:
     return min(MAX_LANES, dim & -dim)
 
 
-def _literals(*arguments: Any) -> list[int]:
+def literals(*arguments: Any) -> list[int]:
+    """The values of arguments that must be known at compile time; asks numba for literal types where they are not."""
     for argument in arguments:
         if not isinstance(argument, types.IntegerLiteral):
             raise RequireLiteralValue(f"not a literal: {argument}")
     return [argument.literal_value for argument in arguments]
 
 
-class _Emitter:
+class Emitter:
     """Loads, stores and arithmetic on vectors of one length."""
 
     def __init__(self, builder: Any, lanes: int, wide: int) -> None:
@@ -67,12 +69,14 @@ class _Emitter:
 
     def broadcast(self, address: Any, offset: int) -> Any:
         """The float at byte `offset` in all lanes."""
-        builder = self.builder
+        return self.repeat(self.builder.load(self.pointer(address, offset, FLOAT)))
+
+    def repeat(self, number: Any) -> Any:
+        """One float in all lanes."""
         undefined = ir.Constant(self.vector, ir.Undefined)
-        number = builder.load(self.pointer(address, offset, FLOAT))
-        first = builder.insert_element(undefined, number, ir.Constant(INT32, 0))
+        first = self.builder.insert_element(undefined, number, ir.Constant(INT32, 0))
         order = ir.Constant(ir.VectorType(INT32, self.lanes), [0] * self.lanes)
-        return builder.shuffle_vector(first, undefined, order)
+        return self.builder.shuffle_vector(first, undefined, order)
 
     def sum(self, value: Any) -> Any:
         """Sum of all lanes, by halves."""
@@ -88,15 +92,28 @@ class _Emitter:
         return builder.extract_element(value, ir.Constant(INT32, 0))
 
 
+def emit_prefetch(builder: Any, address: Any, size: int, *, keep: int) -> None:
+    """Prefetch the lines of `size` bytes from `address`: `keep` 3 into all caches, 2 into the second level and up."""
+    byte = ir.IntType(8).as_pointer()
+    name = "llvm.prefetch.p0"
+    function = builder.module.globals.get(name) or ir.Function(
+        builder.module, ir.FunctionType(ir.VoidType(), [byte, INT32, INT32, INT32]), name
+    )
+    read, locality, data = (ir.Constant(INT32, n) for n in (0, keep, 1))
+    for offset in range(0, size, LINE_BYTES):
+        moved = builder.add(address, ir.Constant(address.type, offset))
+        builder.call(function, [builder.inttoptr(moved, byte), read, locality, data])
+
+
 @intrinsic  # type: ignore[misc, unused-ignore]
 def dots(_context: Any, key: Any, queries: Any, out: Any, out_stride: Any, dim: Any, group: Any, wide: Any) -> Any:
     """out[g · out_stride bytes] = key · queries[g] for g < group; queries (group, dim) float32 in a row."""
-    size, count, is_wide = _literals(dim, group, wide)
+    size, count, is_wide = literals(dim, group, wide)
     signature = types.void(ADDRESS, ADDRESS, ADDRESS, ADDRESS, dim, group, wide)
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         key, queries, out, stride = arguments[:4]
-        emit = _Emitter(builder, lanes_for(size), is_wide)
+        emit = Emitter(builder, lanes_for(size), is_wide)
         totals: list[Any] = [None] * count
         for element in range(0, size, emit.lanes):
             part = emit.load(key, element)
@@ -119,12 +136,12 @@ def accumulate(
 
     Strides are bytes between values of successive tokens, and between weight rows of successive g.
     """
-    count_tokens, size, count, is_wide = _literals(tokens, dim, group, wide)
+    count_tokens, size, count, is_wide = literals(tokens, dim, group, wide)
     signature = types.void(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS, tokens, dim, group, wide)
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         values, value_stride, weights, weight_stride, sums = arguments[:5]
-        emit = _Emitter(builder, lanes_for(size), is_wide)
+        emit = Emitter(builder, lanes_for(size), is_wide)
         offset: Callable[[Any, int], Any] = lambda stride, n: builder.mul(stride, ir.Constant(stride.type, n))  # noqa: E731
         rows = [builder.add(values, offset(value_stride, t)) for t in range(count_tokens)]
         weight_rows = [builder.add(weights, offset(weight_stride, g)) for g in range(count)]
@@ -144,64 +161,11 @@ def accumulate(
 @intrinsic  # type: ignore[misc, unused-ignore]
 def prefetch(_context: Any, address: Any, count: Any) -> Any:
     """Ask for the cache lines of `count` bytes from `address`; a wrong address does no harm."""
-    (size,) = _literals(count)
+    (size,) = literals(count)
     signature = types.void(ADDRESS, count)
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        byte = ir.IntType(8).as_pointer()
-        name = "llvm.prefetch.p0"
-        function = builder.module.globals.get(name) or ir.Function(
-            builder.module, ir.FunctionType(ir.VoidType(), [byte, INT32, INT32, INT32]), name
-        )
-        read, keep, data = (ir.Constant(INT32, n) for n in (0, 3, 1))
-        for offset in range(0, size, 64):
-            moved = builder.add(arguments[0], ir.Constant(arguments[0].type, offset))
-            builder.call(function, [builder.inttoptr(moved, byte), read, keep, data])
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-@intrinsic  # type: ignore[misc, unused-ignore]
-def row_product(
-    _context: Any, x: Any, inputs: Any, weight: Any, out: Any, outputs: Any, tokens: Any, lanes: Any
-) -> Any:
-    """out[t · outputs] = x[t] · weight for t < tokens; `inputs` must be a multiple of `lanes`.
-
-    x (tokens, inputs) float32 is contiguous, weight (inputs,) bfloat16, out float32.
-    """
-    count, width = _literals(tokens, lanes)
-    signature = types.void(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS, tokens, lanes)
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        x, inputs, weight, out, outputs = arguments[:5]
-        emit = _Emitter(builder, width, 0)
-        kind = inputs.type
-        row_bytes = builder.mul(inputs, ir.Constant(kind, 4))
-        entry = builder.block
-        body, done = builder.append_basic_block("row.body"), builder.append_basic_block("row.done")
-        builder.branch(body)
-        builder.position_at_end(body)
-        index = builder.phi(kind)
-        index.add_incoming(ir.Constant(kind, 0), entry)
-        totals = [builder.phi(emit.vector) for _ in range(count)]
-        elements = emit.load(builder.add(weight, builder.mul(index, ir.Constant(kind, 2))), 0)
-        sums = []
-        x_part = builder.add(x, builder.mul(index, ir.Constant(kind, 4)))
-        for total in totals:
-            sums.append(emit.multiply_add(elements, emit.load_float(x_part, 0), total))
-            x_part = builder.add(x_part, row_bytes)
-        following = builder.add(index, ir.Constant(kind, width))
-        index.add_incoming(following, body)
-        for total, value in zip(totals, sums, strict=True):
-            total.add_incoming(ir.Constant(emit.vector, [0.0] * width), entry)
-            total.add_incoming(value, body)
-        builder.cbranch(builder.icmp_signed("<", following, inputs), body, done)
-        builder.position_at_end(done)
-        target, out_stride = out, builder.mul(outputs, ir.Constant(kind, 4))
-        for value in sums:
-            builder.store(emit.sum(value), builder.inttoptr(target, FLOAT.as_pointer()))
-            target = builder.add(target, out_stride)
+        emit_prefetch(builder, arguments[0], size, keep=3)
         return context.get_dummy_value()
 
     return signature, generate

@@ -1,0 +1,40 @@
+"""A linear layer's weight laid out for `panel_linear`: panels of 16 output columns, the inputs in a row.
+
+A panel is read from its first byte to its last, once for each tile of tokens. In a bfloat16 panel two columns share
+a 32-bit word (column j in the low half, column j + 8 in the high half), so that one shift and one mask widen sixteen.
+"""
+
+from __future__ import annotations
+
+import torch
+
+LANES = 8
+"""Floats of a vector register of AVX2."""
+PANEL_COLUMNS = 2 * LANES
+GROUP_PANELS = 4
+"""Panels are padded to a multiple of this, the most that the kernel takes at once."""
+INPUT_STEP = 4
+"""Inputs that one turn of the kernel's inner loop takes."""
+
+
+def supports(inputs: int) -> bool:
+    """True where rows of this many elements can be cut into whole steps."""
+    return inputs % INPUT_STEP == 0
+
+
+def padded_columns(outputs: int) -> int:
+    """Columns of the packed weight, padding included."""
+    step = GROUP_PANELS * PANEL_COLUMNS
+    return -(-outputs // step) * step
+
+
+def pack_panels(weight: torch.Tensor) -> torch.Tensor:
+    """weight (outputs, inputs), bfloat16 or float32 → its panels in one row, padded with zero columns."""
+    outputs, inputs = weight.shape
+    columns = padded_columns(outputs)
+    if columns != outputs:
+        weight = torch.cat([weight, weight.new_zeros(columns - outputs, inputs)])
+    panels = columns // PANEL_COLUMNS
+    if weight.dtype == torch.bfloat16:
+        return weight.view(panels, 2, LANES, inputs).permute(0, 3, 2, 1).reshape(-1)
+    return weight.view(panels, PANEL_COLUMNS, inputs).permute(0, 2, 1).reshape(-1)
