@@ -6,7 +6,11 @@ a 32-bit word (column j in the low half, column j + 8 in the high half), so that
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+from superinfer.executor.model.kernels import as_numpy, kernel
 
 LANES = 8
 """Floats of a vector register of AVX2."""
@@ -32,9 +36,22 @@ def pack_panels(weight: torch.Tensor) -> torch.Tensor:
     """weight (outputs, inputs), bfloat16 or float32 → its panels in one row, padded with zero columns."""
     outputs, inputs = weight.shape
     columns = padded_columns(outputs)
-    if columns != outputs:
-        weight = torch.cat([weight, weight.new_zeros(columns - outputs, inputs)])
-    panels = columns // PANEL_COLUMNS
+    packed = torch.empty(columns * inputs, dtype=weight.dtype)
+    packed[outputs // PANEL_COLUMNS * PANEL_COLUMNS * inputs :] = 0.0
+    panels = (columns // PANEL_COLUMNS, inputs)
     if weight.dtype == torch.bfloat16:
-        return weight.view(panels, 2, LANES, inputs).permute(0, 3, 2, 1).reshape(-1)
-    return weight.view(panels, PANEL_COLUMNS, inputs).permute(0, 2, 1).reshape(-1)
+        by_half = packed.view(*panels, LANES, 2).transpose(2, 3)
+    else:
+        by_half = packed.view(*panels, 2, LANES)
+    _fill_panels(as_numpy(weight.contiguous()), as_numpy(by_half))
+    return packed
+
+
+@kernel
+def _fill_panels(weight: Any, panels: Any) -> None:
+    """weight (outputs, inputs) → panels (panel, input, half, column within the half)."""
+    outputs, inputs = weight.shape
+    for o in range(outputs):
+        column = panels[o // PANEL_COLUMNS, :, o % PANEL_COLUMNS // LANES, o % LANES]
+        for i in range(inputs):
+            column[i] = weight[o, i]
