@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
 import time
@@ -12,7 +11,7 @@ import msgspec
 import zmq
 
 from superinfer.executor.messages import ClientMessage, EngineMessage, Finished, Rejected, Tokens
-from superinfer.scheduler.outputs import FinishOutput, Output, TokenOutput
+from superinfer.scheduler.outputs import FinishOutput, Output, TokensOutput
 
 _MAX_RECEIVED = 256
 """Sends taken in one wake at most, so that a flood of requests does not keep the workers waiting."""
@@ -83,13 +82,15 @@ class ClientHub:
     def deliver(self, outputs: list[Output], now: float) -> None:
         """Send committed tokens and endings to the clients that own the requests."""
         mail: dict[bytes, list[EngineMessage]] = {}
-        for request_id, group in itertools.groupby(outputs, key=lambda output: output.request_id):
-            if (client := self._owners.get(request_id)) is None:
-                continue
-            mail.setdefault(client, []).extend(_messages(request_id, group, now))
         for output in outputs:
-            if isinstance(output, FinishOutput):
-                self._owners.pop(output.request_id, None)
+            if isinstance(output, TokensOutput):
+                for request_id, index, token_id in zip(
+                    output.request_ids, output.output_indices, output.token_ids, strict=True
+                ):
+                    if (client := self._owners.get(request_id)) is not None:
+                        mail.setdefault(client, []).append(Tokens(request_id, index, [token_id], now))
+            elif (client := self._owners.pop(output.request_id, None)) is not None:
+                mail.setdefault(client, []).append(_finished(output, now))
         for client, messages in mail.items():
             self.send(client, messages)
 
@@ -98,29 +99,13 @@ class ClientHub:
         self.send(client, [rejected])
 
 
-def _messages(request_id: str, outputs: Iterable[Output], now: float) -> Iterator[EngineMessage]:
-    """One request's outputs as messages: successive tokens share one."""
-    tokens: Tokens | None = None
-    for output in outputs:
-        if isinstance(output, TokenOutput):
-            if tokens is not None and output.output_index == tokens.first_index + len(tokens.token_ids):
-                tokens.token_ids.append(output.token_id)
-                continue
-            if tokens is not None:
-                yield tokens
-            tokens = Tokens(request_id, output.output_index, [output.token_id], now)
-        else:
-            if tokens is not None:
-                yield tokens
-                tokens = None
-            yield Finished(
-                request_id=request_id,
-                reason=output.reason,
-                time_s=now,
-                stages=output.stages,
-                output_tokens=output.output_tokens,
-                domain_ids=output.domain_ids,
-                error=output.error,
-            )
-    if tokens is not None:
-        yield tokens
+def _finished(output: FinishOutput, now: float) -> Finished:
+    return Finished(
+        request_id=output.request_id,
+        reason=output.reason,
+        time_s=now,
+        stages=output.stages,
+        output_tokens=output.output_tokens,
+        domain_ids=output.domain_ids,
+        error=output.error,
+    )

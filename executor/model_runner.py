@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from superinfer.contracts.errors import ResourceError
-from superinfer.executor.batch_builder import Work, build_batch
+from superinfer.executor.batch_builder import Chunk, build_batch
 from superinfer.executor.config import DType, WorkerConfig
 from superinfer.executor.kv_cache import KVCache, block_bytes, plan_device_blocks
 from superinfer.executor.model.architecture import Architecture, load_architecture
@@ -78,16 +78,15 @@ class ModelRunner:
                 # Decodes of the same token in the same block: only the shapes matter.
                 sequence = Sequence(NewSequence(sequence_id=-1, token_ids=[0], prompt_length=1, sampling=params))
                 sequence.blocks = [0]
-                step = SequenceStep(sequence_id=-1, start=0, count=1, is_decode=True)
-                batch, _ = build_batch([(step, sequence)] * rows, self.block_size)
+                batch, _ = build_batch([sequence] * rows, [], self.block_size)
                 self._decoder.forward(batch, self._cache.device_array)
             tokens = min(2, self.max_model_len, self.block_size)
             sequence = Sequence(
                 NewSequence(sequence_id=-1, token_ids=[0] * tokens, prompt_length=tokens, sampling=params)
             )
             sequence.blocks = [0]
-            step = SequenceStep(sequence_id=-1, start=0, count=tokens, is_decode=False)
-            batch, _ = build_batch([(step, sequence)], self.block_size)
+            step = SequenceStep(sequence_id=-1, start=0, count=tokens)
+            batch, _ = build_batch([], [(step, sequence)], self.block_size)
             self._decoder.forward(batch, self._cache.device_array)
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -101,14 +100,10 @@ class ModelRunner:
             self._rotate_in(rotation)
         for new in plan.new_sequences:
             self._sequences[new.sequence_id] = Sequence(new)
-        tokens = self._compute(plan)
-        return StepResult(
-            domain_id=plan.domain_id,
-            step_id=plan.step_id,
-            started_s=started_s,
-            finished_s=time.monotonic(),
-            tokens=tokens,
-        )
+        result = StepResult(domain_id=plan.domain_id, step_id=plan.step_id, started_s=started_s, finished_s=started_s)
+        self._compute(plan, result)
+        result.finished_s = time.monotonic()
+        return result
 
     def _rotate_out(self, rotation: Rotation) -> None:
         sequence = self._sequences.get(rotation.sequence_id)
@@ -124,24 +119,29 @@ class ModelRunner:
         self._cache.rotate_in(rotation.pairs)
         sequence.blocks = [device_block for _, device_block in rotation.pairs]
 
-    def _compute(self, plan: StepPlan) -> list[SampledToken]:
-        work: list[Work] = []
+    def _compute(self, plan: StepPlan, result: StepResult) -> None:
+        """Run the sequences that have not ended, and report their tokens."""
+        for sequence_id, block in plan.decode_blocks:
+            self._sequences[sequence_id].add_blocks([block])
+        decodes = [
+            sequence for sequence_id in plan.decodes if (sequence := self._sequences[sequence_id]).finish is None
+        ]
+        prefills: list[Chunk] = []
         for step in plan.sequences:
             sequence = self._sequences[step.sequence_id]
             if sequence.finish is None:
-                sequence.blocks.extend(step.new_blocks)
-                work.append((step, sequence))
-        if not work:
-            return []
-        batch, sampling = build_batch(work, self.block_size)
+                sequence.add_blocks(step.new_blocks)
+                prefills.append((step, sequence))
+        if not decodes and not prefills:
+            return
+        batch, sampling = build_batch(decodes, prefills, self.block_size)
         with torch.inference_mode():
             logits = self._decoder.forward(batch, self._cache.device_array).numpy()
-        return self._sample(logits, sampling)
+        self._sample(logits, sampling, result)
 
-    def _sample(self, logits: np.ndarray, sequences: list[Sequence]) -> list[SampledToken]:
+    def _sample(self, logits: np.ndarray, sequences: list[Sequence], result: StepResult) -> None:
         """One token for each row of the logits; greedy rows are taken all at once."""
         best = greedy(logits)
-        tokens = []
         for row, sequence in enumerate(sequences):
             params = sequence.sampling
             if params.is_greedy and not params.has_penalties:
@@ -150,8 +150,7 @@ class ModelRunner:
                 token_id = sample(logits[row], params, sequence.token_ids, sequence.prompt_length)
             index = sequence.output_count
             finish = sequence.commit(token_id, self._eos_token_ids, self.max_model_len)
-            tokens.append(SampledToken(sequence.sequence_id, index, token_id, finish))
-        return tokens
+            result.add(SampledToken(sequence.sequence_id, index, token_id, finish))
 
 
 def _weight_source(config: WorkerConfig, architecture: Architecture) -> WeightSource:

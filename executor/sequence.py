@@ -19,15 +19,23 @@ class Sequence:
         self.sampling: SamplingParams = new.sampling
         self.finish: FinishReason | None = None
         self._blocks: list[int] = []
+        self._table: IntArray | None = None
 
     @property
     def blocks(self) -> list[int]:
-        """Device blocks in the order of the tokens."""
+        """Device blocks in the order of the tokens; `add_blocks` appends."""
         return self._blocks
 
     @blocks.setter
     def blocks(self, blocks: list[int]) -> None:
         self._blocks = list(blocks)
+        self._table = None
+
+    def add_blocks(self, blocks: list[int]) -> None:
+        """Append to the block table."""
+        if blocks:
+            self._blocks.extend(blocks)
+            self._table = None
 
     @property
     def output_count(self) -> int:
@@ -35,8 +43,10 @@ class Sequence:
         return len(self.token_ids) - self.prompt_length
 
     def block_table(self) -> IntArray:
-        """The blocks as an array."""
-        return np.asarray(self._blocks, np.int64)
+        """The blocks as an array; not to be written to."""
+        if self._table is None:
+            self._table = np.asarray(self._blocks, np.int64)
+        return self._table
 
     def commit(self, token_id: int, eos_token_ids: frozenset[int], max_model_len: int) -> FinishReason | None:
         """Append a sampled token; returns and remembers why the sequence ends with it, if it does."""

@@ -16,10 +16,10 @@ from superinfer.scheduler.steps import FinishReason, SampledToken, StepPlan, Ste
 
 @dataclass(slots=True)
 class _Held:
-    """What the simulated worker remembers of a sequence."""
+    """What the simulated worker remembers of a sequence; `known_tokens` include the output tokens."""
 
     max_tokens: int
-    prompt_and_known: int
+    known_tokens: int
     outputs: int
 
 
@@ -46,26 +46,28 @@ class SimulatedDevice:
             committed = len(new.token_ids) - new.prompt_length
             self._held[new.sequence_id] = _Held(new.sampling.max_tokens, len(new.token_ids), committed)
         shape = StepShape()
-        tokens: list[SampledToken] = []
+        result = StepResult(domain_id=self.domain_id, step_id=plan.step_id, started_s=self.now, finished_s=self.now)
+        for sequence_id in plan.decodes:
+            held = self._held.get(sequence_id)
+            if held is None or held.outputs >= held.max_tokens:
+                continue
+            shape.add_decode(held.known_tokens - 1)
+            self._sample(result, sequence_id, held)
         for step in plan.sequences:
             held = self._held.get(step.sequence_id)
             if held is None or held.outputs >= held.max_tokens:
                 continue
-            samples = step.is_decode or step.start + step.count >= held.prompt_and_known
-            if step.is_decode:
-                shape.add_decode(step.start)
-            else:
-                shape.add_prefill(step.start, step.count, samples=samples)
+            samples = step.start + step.count >= held.known_tokens
+            shape.add_prefill(step.start, step.count, samples=samples)
             if samples:
-                held.outputs += 1
-                finish: FinishReason | None = "length" if held.outputs == held.max_tokens else None
-                tokens.append(SampledToken(step.sequence_id, held.outputs - 1, 0, finish))
+                self._sample(result, step.sequence_id, held)
         noise = math.exp(self._random.gauss(0.0, self.sigma)) if self.sigma else 1.0
-        duration = self.model.uncorrected_step_s(shape) * noise
-        return StepResult(
-            domain_id=self.domain_id,
-            step_id=plan.step_id,
-            started_s=self.now,
-            finished_s=self.now + duration,
-            tokens=tokens,
-        )
+        result.finished_s += self.model.uncorrected_step_s(shape) * noise
+        return result
+
+    @staticmethod
+    def _sample(result: StepResult, sequence_id: int, held: _Held) -> None:
+        held.outputs += 1
+        held.known_tokens += 1
+        finish: FinishReason | None = "length" if held.outputs == held.max_tokens else None
+        result.add(SampledToken(sequence_id, held.outputs - 1, 0, finish))

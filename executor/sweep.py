@@ -56,32 +56,26 @@ class SweepRunner:
         """Seconds of the point's step on the device, by the executor's own clock."""
         self._write_blocks(point.blocks(self._block_size))
         new: list[NewSequence] = []
-        steps: list[SequenceStep] = []
+        decodes: list[int] = []
+        decode_blocks: list[tuple[int, int]] = []
+        chunks: list[SequenceStep] = []
         next_block = 0
         for _ in range(point.decodes):
             # One token is already an output: the input of the decode, as if a prefill had just sampled it.
             new.append(self._new_sequence(point.context + 1, prompt_length=point.context))
             blocks = self._block_range(next_block, point.context + 1)
             next_block = blocks.stop
-            steps.append(
-                SequenceStep(
-                    sequence_id=new[-1].sequence_id,
-                    start=point.context,
-                    count=1,
-                    is_decode=True,
-                    new_blocks=list(blocks),
-                )
-            )
+            decodes.append(new[-1].sequence_id)
+            decode_blocks.extend((decodes[-1], block) for block in blocks)
         if point.chunk:
             end = point.start + point.chunk
             prompt_length = end if point.samples else end + 1
             new.append(self._new_sequence(prompt_length, prompt_length=prompt_length))
-            steps.append(
+            chunks.append(
                 SequenceStep(
                     sequence_id=new[-1].sequence_id,
                     start=point.start,
                     count=point.chunk,
-                    is_decode=False,
                     new_blocks=list(self._block_range(next_block, end)),
                 )
             )
@@ -89,7 +83,7 @@ class SweepRunner:
         self._live = [sequence.sequence_id for sequence in new]
         waited_before_s = self._waited_s()
         sent_s = time.monotonic()
-        step_s = self._execute(sequences=steps).duration_s
+        step_s = self._execute(decodes=decodes, decode_blocks=decode_blocks, sequences=chunks).duration_s
         outside_step_s = max(time.monotonic() - sent_s - step_s, 0.0)
         # The executor may also have waited when the plan woke it up: before the step, so not part of its time.
         waited_s = max(self._waited_s() - waited_before_s - outside_step_s, 0.0)
@@ -117,7 +111,6 @@ class SweepRunner:
                 sequence_id=source.sequence_id,
                 start=0,
                 count=self._block_size,
-                is_decode=False,
                 new_blocks=[0],
             )
             self._execute(new_sequences=[source], sequences=[step])
@@ -151,6 +144,8 @@ class SweepRunner:
         rotate_out: list[Rotation] | None = None,
         rotate_in: list[Rotation] | None = None,
         new_sequences: list[NewSequence] | None = None,
+        decodes: list[int] | None = None,
+        decode_blocks: list[tuple[int, int]] | None = None,
         sequences: list[SequenceStep] | None = None,
     ) -> StepResult:
         self._steps += 1
@@ -162,6 +157,8 @@ class SweepRunner:
                 rotate_out=rotate_out or [],
                 rotate_in=rotate_in or [],
                 new_sequences=new_sequences or [],
+                decodes=decodes or [],
+                decode_blocks=decode_blocks or [],
                 sequences=sequences or [],
             )
         )

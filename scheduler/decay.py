@@ -66,6 +66,11 @@ class DecayProfile:
             previous = threshold
         object.__setattr__(self, "_knees_ms", tuple(knees))
 
+    @property
+    def knees_ms(self) -> tuple[float, ...]:
+        """`time_to_zero_ms` at zero and at each threshold."""
+        return self._knees_ms
+
     def time_to_zero_ms(self, slack_ms: float) -> float:
         """G(slack): how long effective slack takes to reach zero; negative slack goes on at the lowest rate."""
         if slack_ms <= 0.0:

@@ -2,32 +2,121 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from superinfer.profiler.latency_model import StepShape
 from superinfer.scheduler.blocks import BlockPool
+from superinfer.scheduler.columns import SEQUENCE_ID, IntArray, SequenceTable
 from superinfer.scheduler.sequence import SequenceState
+
+
+class Members(dict[int, SequenceState]):
+    """Sequences by id, in order of entry, and their rows: found once, until somebody comes or goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: IntArray | None = None
+        self._ordered: IntArray | None = None
+
+    def in_order(self, rank: Callable[[SequenceState], tuple[float, ...]]) -> IntArray:
+        """The members' rows by rank, which has to be the same one whenever this is called and last as long as a member
+        stays; not to be written to.
+        """
+        if self._ordered is None:
+            self._ordered = np.array([sequence.row for sequence in sorted(self.values(), key=rank)], np.int64)
+        return self._ordered
+
+    @property
+    def rows(self) -> IntArray:
+        """The members' rows in order of entry; not to be written to."""
+        if self._rows is None:
+            self._rows = np.array([sequence.row for sequence in self.values()], np.int64)
+        return self._rows
+
+    def __setitem__(self, sequence_id: int, sequence: SequenceState) -> None:
+        self._change()
+        super().__setitem__(sequence_id, sequence)
+
+    def __delitem__(self, sequence_id: int) -> None:
+        self._change()
+        super().__delitem__(sequence_id)
+
+    def pop(self, sequence_id: int, *default: Any) -> Any:
+        """As of a dict."""
+        self._change()
+        return super().pop(sequence_id, *default)
+
+    def clear(self) -> None:
+        """As of a dict."""
+        self._change()
+        super().clear()
+
+    def _change(self) -> None:
+        self._rows = self._ordered = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """The sequences that decode in a step, in order; one batch serves all steps in which the same ones do.
+
+    `ids` tells whether a row still belongs to the sequence it belonged to.
+    """
+
+    rows: IntArray
+    ids: IntArray
+    sequence_ids: list[int]
+    request_ids: list[str]
+    outputs: list[list[int]]
+
+    @classmethod
+    def of(cls, table: SequenceTable, rows: IntArray) -> Batch:
+        """The batch of the sequences in these rows."""
+        ids = table.counts[rows, SEQUENCE_ID]
+        sequences = table.sequences(rows)
+        return cls(
+            rows,
+            ids,
+            ids.tolist(),
+            [sequence.request.request_id for sequence in sequences],
+            [sequence.outputs for sequence in sequences],
+        )
+
+    def is_of(self, table: SequenceTable, rows: IntArray) -> bool:
+        """Whether it is the batch of the sequences in these rows."""
+        return (
+            len(rows) == len(self.rows)
+            and bool((rows == self.rows).all())
+            and bool((table.counts[rows, SEQUENCE_ID] == self.ids).all())
+        )
 
 
 @dataclass(slots=True)
 class InFlightStep:
-    """A step that was planned and not yet observed."""
+    """A step that was planned and not yet observed: its decodes, and the sequences that prefill."""
 
     step_id: int
     shape: StepShape
-    sequences: list[SequenceState]
+    batch: Batch
+    prefills: list[SequenceState]
 
 
 @dataclass(slots=True, eq=False)
 class DomainState:
-    """What the scheduler knows of one domain. `running` and `rotated` are keyed by sequence id, in order of entry."""
+    """What the scheduler knows of one domain. `running` and `rotated` are keyed by sequence id, in order of entry;
+    `batch` is the last step's.
+    """
 
     domain_id: str
     device_blocks: BlockPool
     host_blocks: BlockPool
     is_up: bool = True
-    running: dict[int, SequenceState] = field(default_factory=dict)
-    rotated: dict[int, SequenceState] = field(default_factory=dict)
+    running: Members = field(default_factory=Members)
+    rotated: Members = field(default_factory=Members)
     in_flight: dict[int, InFlightStep] = field(default_factory=dict)
     finished: list[int] = field(default_factory=list)
     next_step_id: int = 0
+    batch: Batch | None = None

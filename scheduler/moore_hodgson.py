@@ -7,24 +7,61 @@ of late jobs is minimal.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
+import numpy as np
+import numpy.typing as npt
+
+from superinfer.scheduler.columns import FloatArray, IntArray
+from superinfer.scheduler.kernels import compiled
 
 
-def split_feasible(jobs: Sequence[tuple[float, float]]) -> tuple[list[int], list[int]]:
-    """Indices of jobs to keep and to give up, each in deadline order; a job is (time to deadline, work), in seconds."""
-    order = sorted(range(len(jobs)), key=lambda i: (jobs[i][0], i))
-    longest: list[tuple[float, int]] = []
+def split_feasible(time_left_s: FloatArray, work_s: FloatArray) -> tuple[IntArray, IntArray]:
+    """Indices of jobs to keep and to give up, each in deadline order; a job has a time to its deadline and work, both
+    in seconds.
+    """
+    order = np.argsort(time_left_s, kind="stable")
+    is_dropped = drop_longest(order, time_left_s, work_s)[order]
+    return order[~is_dropped], order[is_dropped]
+
+
+@compiled
+def drop_longest(order: IntArray, time_left_s: FloatArray, work_s: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which jobs Hodgson's rule drops. Those taken lie in a binary heap, the longest on top; of equals the first."""
+    is_dropped = np.zeros(len(order), np.bool_)
+    heap = np.empty(len(order), np.int64)
+    size = 0
     total = 0.0
-    dropped: set[int] = set()
-    for i in order:
-        deadline, work = jobs[i]
-        heapq.heappush(longest, (-work, i))
-        total += work
-        while longest and total > deadline:
-            negative_work, worst = heapq.heappop(longest)
-            total += negative_work
-            dropped.add(worst)
-            if worst == i:
+    for job in order:
+        place = size
+        size += 1
+        while place:
+            parent = (place - 1) // 2
+            if not is_longer(work_s, job, heap[parent]):
                 break
-    return [i for i in order if i not in dropped], [i for i in order if i in dropped]
+            heap[place] = heap[parent]
+            place = parent
+        heap[place] = job
+        total += work_s[job]
+        while size and total > time_left_s[job]:
+            worst = heap[0]
+            size -= 1
+            last, place = heap[size], 0
+            while 2 * place + 1 < size:
+                child = 2 * place + 1
+                if child + 1 < size and is_longer(work_s, heap[child + 1], heap[child]):
+                    child += 1
+                if not is_longer(work_s, heap[child], last):
+                    break
+                heap[place] = heap[child]
+                place = child
+            heap[place] = last
+            total -= work_s[worst]
+            is_dropped[worst] = True
+            if worst == job:
+                break
+    return is_dropped
+
+
+@compiled
+def is_longer(work_s: FloatArray, one: int, other: int) -> bool:
+    """Whether one job is dropped before another."""
+    return work_s[one] > work_s[other] or (work_s[one] == work_s[other] and one < other)

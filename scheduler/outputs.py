@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from superinfer.scheduler.steps import FinishReason
@@ -25,8 +27,23 @@ class TokenOutput(msgspec.Struct):
     token_id: int
 
 
+class TokensOutput(msgspec.Struct):
+    """The tokens committed of one step, in columns: token i is output number `output_indices[i]` of `request_ids[i]`.
+
+    The lists may be shared with other outputs; they are not to be written to.
+    """
+
+    request_ids: list[str]
+    output_indices: list[int]
+    token_ids: list[int]
+
+    def each(self) -> Iterator[TokenOutput]:
+        """The tokens one by one."""
+        return map(TokenOutput, self.request_ids, self.output_indices, self.token_ids)
+
+
 class FinishOutput(msgspec.Struct, kw_only=True):
-    """The end of a request; it follows the request's last TokenOutput. `met` is None for a best-effort contract."""
+    """The end of a request; it follows the request's last token. `met` is None for a best-effort contract."""
 
     request_id: str
     contract_id: str
@@ -38,7 +55,7 @@ class FinishOutput(msgspec.Struct, kw_only=True):
     error: str | None = None
 
 
-Output = TokenOutput | FinishOutput
+Output = TokensOutput | FinishOutput
 
 
 class Refusal(msgspec.Struct, kw_only=True):

@@ -10,9 +10,13 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
+from superinfer.scheduler.columns import IntArray
 from superinfer.scheduler.sequence import SequenceState
 
 Key = Callable[[SequenceState], float]
+NO_ROWS = np.empty(0, np.int64)
 _Entry = tuple[float, int, SequenceState]
 
 
@@ -22,6 +26,7 @@ class _Front:
 
     count: int
     sequences: list[SequenceState]
+    rows: IntArray
     last: tuple[float, int]
 
     @property
@@ -101,21 +106,32 @@ class WaitingQueues:
         """The first `count` waiting sequences of a contract, in order: O(count log n), or O(count) if they are the same
         as when asked before.
         """
+        front = self._front(contract_id, count)
+        return [] if front is None else list(front.sequences)
+
+    def first_rows(self, contract_id: str, count: int) -> IntArray:
+        """The rows of `first`; not to be written to."""
+        front = self._front(contract_id, count)
+        return NO_ROWS if front is None else front.rows
+
+    def _front(self, contract_id: str, count: int) -> _Front | None:
         if contract_id in self.hidden:
-            return []
+            return None
         front = self._fronts.get(contract_id)
         if front is not None and front.count == count:
-            return list(front.sequences)
+            return front
         heap = self._heaps.get(contract_id, [])
         found: list[_Entry] = []
         while heap and len(found) < count and self.head(contract_id) is not None:
             found.append(heapq.heappop(heap))
         for entry in found:
             heapq.heappush(heap, entry)
+        if not found:
+            return None
         sequences = [sequence for _, _, sequence in found]
-        if found:
-            self._fronts[contract_id] = _Front(count, sequences, found[-1][:2])
-        return list(sequences)
+        rows = np.array([sequence.row for sequence in sequences], np.int64)
+        front = self._fronts[contract_id] = _Front(count, sequences, rows, found[-1][:2])
+        return front
 
     def contract_ids(self) -> list[str]:
         """Contracts that have somebody waiting."""

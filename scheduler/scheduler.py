@@ -17,17 +17,20 @@ from superinfer.scheduler.admission import AdmissionControl
 from superinfer.scheduler.arrivals import RecentQuantile
 from superinfer.scheduler.blocks import BlockPool
 from superinfer.scheduler.budgets import Answer, BudgetBook
+from superinfer.scheduler.columns import SequenceTable
+from superinfer.scheduler.commit import commit_tokens
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
-from superinfer.scheduler.domain import DomainState, InFlightStep
+from superinfer.scheduler.domain import Batch, DomainState, InFlightStep
 from superinfer.scheduler.fault_map import DomainAssignment
-from superinfer.scheduler.outputs import FinishOutput, Output, Refusal, TokenOutput
+from superinfer.scheduler.kernels import land
+from superinfer.scheduler.outputs import FinishOutput, Output, Refusal
 from superinfer.scheduler.policies.base import Policy
 from superinfer.scheduler.policies.registry import make_policy
 from superinfer.scheduler.queues import WaitingQueues
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.stats import ContractCounts, SchedulerStats
-from superinfer.scheduler.step_builder import StepBuilder
+from superinfer.scheduler.step_builder import Ground, StepBuilder
 from superinfer.scheduler.steps import FinishReason, StepPlan, StepResult
 
 MAX_DOMAIN_DEATHS = 3
@@ -49,7 +52,9 @@ class Scheduler:
         self.config = config
         self.model = latency_model
         self.policy = policy or make_policy(latency_model, config)
+        self.table = SequenceTable()
         self.queues = WaitingQueues(self.policy.waiting_key)
+        self._ground = Ground.of(self.table, self.queues, latency_model, config)
         self.domains: dict[str, DomainState] = {}
         self.assignment = DomainAssignment(config.fault_domains, [domain.domain_id for domain in domains])
         self.admission = AdmissionControl(latency_model, config, self.assignment, self.queues)
@@ -117,7 +122,7 @@ class Scheduler:
         refused: Refusal | None = None
         for contract_id in self.admission.candidates(asked_id, self._contracts):
             request.contract_id = contract_id
-            sequence = SequenceState(self._next_sequence_id, request, self._contracts[contract_id])
+            sequence = SequenceState(self._next_sequence_id, request, self._contracts[contract_id], self.table)
             sequence.expected_outputs = self._expected_outputs(request)
             refusal = self.admission.refusal(sequence, now)
             if refusal is None:
@@ -125,6 +130,7 @@ class Scheduler:
                     self._asked[request.request_id] = asked_id, contract
                     self._counts.setdefault(asked_id, ContractCounts()).fell_back += 1
                 return sequence
+            self.table.release(sequence.row)
             refused = refused or refusal
         request.contract_id = asked_id
         self._counts.setdefault(asked_id, ContractCounts()).refused += 1
@@ -159,7 +165,7 @@ class Scheduler:
         if not domain.is_up:
             return None
         domains_up = sum(d.is_up for d in self.domains.values())
-        builder = StepBuilder(domain, self.queues, self.model, self.config, now, domains_up=domains_up)
+        builder = StepBuilder(domain, self._ground, now, domains_up=domains_up)
         if self.assignment.has_map:
             self.queues.hidden = self.assignment.hidden(domain_id, self.queues.contract_ids())
         self.policy.compose(builder)
@@ -167,6 +173,9 @@ class Scheduler:
         builder.close()
         if not (builder.steps or domain.finished or builder.rotate_out_list or builder.rotate_in_list):
             return None
+        batch, rows = domain.batch, builder.decode_rows
+        if batch is None or not batch.is_of(self.table, rows):
+            batch = domain.batch = Batch.of(self.table, rows)
         plan = StepPlan(
             domain_id=domain_id,
             step_id=domain.next_step_id,
@@ -174,12 +183,14 @@ class Scheduler:
             rotate_out=builder.rotate_out_list,
             rotate_in=builder.rotate_in_list,
             new_sequences=builder.new_sequences,
-            sequences=builder.steps,
+            decodes=batch.sequence_ids,
+            decode_blocks=builder.decode_blocks,
+            sequences=builder.chunks,
             predicted_s=builder.step_s,
         )
         domain.finished = []
         domain.next_step_id += 1
-        domain.in_flight[plan.step_id] = InFlightStep(plan.step_id, builder.shape, builder.sequences)
+        domain.in_flight[plan.step_id] = InFlightStep(plan.step_id, builder.shape, batch, builder.prefills)
         self._steps += 1
         return plan
 
@@ -189,24 +200,22 @@ class Scheduler:
         step = domain.in_flight.pop(result.step_id, None)
         if step is None:
             return []
-        for sequence in step.sequences:
+        land(self.table.counts, step.batch.rows, step.batch.ids)
+        for sequence in step.prefills:
             sequence.in_flight = max(sequence.in_flight - 1, 0)
         if step.shape.tokens:
             self.model.observe(step.shape, result.duration_s)
-        outputs: list[Output] = []
-        for token in result.tokens:
-            owner = self._by_sequence.get(token.sequence_id)
-            if owner is None or token.output_index != len(owner.outputs):
-                continue
-            owner.outputs.append(token.token_id)
-            self._output_tokens += 1
-            if owner.first_token_s is None:
-                owner.first_token_s = now
-            if owner.status is Status.RUNNING:
-                owner.enter_stage("decode", now)
-            outputs.append(TokenOutput(owner.request.request_id, token.output_index, token.token_id))
-            if token.finish is not None:
-                outputs.append(self._finish(owner, now, token.finish))
+        taken = commit_tokens(self.table, self._by_sequence, step.batch, result, now)
+        if not taken.token_ids:
+            return []
+        self._output_tokens += len(taken.token_ids)
+        outputs: list[Output] = [taken]
+        # An end counts with its token.
+        with_token = set(taken.request_ids) if result.ends else ()
+        for sequence_id, reason in result.ends:
+            owner = self._by_sequence.get(sequence_id)
+            if owner is not None and owner.request.request_id in with_token:
+                outputs.append(self._finish(owner, now, reason))
         return outputs
 
     def domain_failed(self, domain_id: str, now: float) -> tuple[int, list[Output]]:
@@ -219,7 +228,9 @@ class Scheduler:
         domain.is_up = False
         self._update_assignment()
         members = [*domain.running.values(), *domain.rotated.values()]
-        suspects = {s.sequence_id for step in domain.in_flight.values() for s in step.sequences}
+        suspects: set[int] = set()
+        for step in domain.in_flight.values():
+            suspects.update(step.batch.sequence_ids, (sequence.sequence_id for sequence in step.prefills))
         domain.running.clear()
         domain.rotated.clear()
         domain.in_flight.clear()
@@ -370,11 +381,13 @@ class Scheduler:
             self._output_lengths.setdefault(request.contract_id, RecentQuantile()).add(len(sequence.outputs))
         self._account(sequence, now, reason, met)
         self.policy.on_finish(sequence, now)
+        stages = sequence.closed_stages(now)
+        sequence.leave_table()
         return FinishOutput(
             request_id=request.request_id,
             contract_id=request.contract_id,
             reason=reason,
-            stages=sequence.closed_stages(now),
+            stages=stages,
             output_tokens=len(sequence.outputs),
             domain_ids=sequence.domain_ids,
             met=met,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from superinfer.contracts.contract import SLOContract
+from superinfer.scheduler import columns
+from superinfer.scheduler.columns import CountColumn, SequenceTable, TimeColumn
 from superinfer.scheduler.outputs import StageTimes
 from superinfer.scheduler.request import Request
 
@@ -18,55 +19,143 @@ if TYPE_CHECKING:
 class Status(enum.Enum):
     """Where a sequence is."""
 
-    WAITING = "waiting"
-    RUNNING = "running"
-    ROTATED = "rotated"
-    FINISHED = "finished"
+    WAITING = columns.WAITING
+    RUNNING = columns.RUNNING
+    ROTATED = columns.ROTATED
+    FINISHED = columns.FINISHED
 
 
-@dataclass(slots=True, eq=False)
+_STATUSES = tuple(Status)
+
+
 class SequenceState:
     """One request's state. Counters include steps that are planned and still in flight; `outputs` are committed tokens.
 
     `prefill_target` is the number of tokens to prefill before the next one is sampled: the prompt, and after a move the
-    committed outputs as well.
+    committed outputs as well. What a plan asks of every sequence lies in a row of `table`, which `leave_table` gives
+    back; a sequence that is made without a table, or has left it, has one of its own.
     """
 
-    sequence_id: int
-    request: Request
-    contract: SLOContract
-    deadline_s: float = math.inf
-    ttft_deadline_s: float = math.inf
-    tpot_s: float = math.inf
-    expected_outputs: int = 0
-    status: Status = Status.WAITING
-    domain: DomainState | None = None
-    outputs: list[int] = field(default_factory=list)
-    computed: int = 0
-    planned_outputs: int = 0
-    prefill_target: int = 0
-    blocks: list[int] = field(default_factory=list)
-    host_blocks: list[int] = field(default_factory=list)
-    domain_ids: list[str] = field(default_factory=list)
-    domain_deaths: int = 0
-    in_flight: int = 0
-    known_to_worker: bool = False
-    first_token_s: float | None = None
-    stages: StageTimes = field(default_factory=StageTimes)
-    stage: str = "queue"
-    stage_since_s: float = 0.0
-    is_lost: bool = False
+    __slots__ = (
+        "_blocks",
+        "_host_blocks",
+        "contract",
+        "domain",
+        "domain_deaths",
+        "domain_ids",
+        "known_to_worker",
+        "outputs",
+        "request",
+        "row",
+        "sequence_id",
+        "stage",
+        "stage_since_s",
+        "stages",
+        "table",
+    )
 
-    def __post_init__(self) -> None:
-        request, contract = self.request, self.contract
-        self.prefill_target = len(request.prompt_token_ids)
+    computed = CountColumn(columns.COMPUTED)
+    prefill_target = CountColumn(columns.PREFILL_TARGET)
+    planned_outputs = CountColumn(columns.PLANNED_OUTPUTS)
+    expected_outputs = CountColumn(columns.EXPECTED_OUTPUTS)
+    in_flight = CountColumn(columns.IN_FLIGHT)
+    planned_in = CountColumn(columns.PLANNED_IN)
+    contract_number = CountColumn(columns.CONTRACT)
+    deadline_s = TimeColumn(columns.DEADLINE_S)
+    ttft_deadline_s = TimeColumn(columns.TTFT_DEADLINE_S)
+    tpot_s = TimeColumn(columns.TPOT_S)
+
+    def __init__(
+        self, sequence_id: int, request: Request, contract: SLOContract, table: SequenceTable | None = None
+    ) -> None:
+        self.sequence_id = sequence_id
+        self.request = request
+        self.contract = contract
+        self.table = table or SequenceTable(1)
+        self.row = self.table.acquire(self)
+        self.domain: DomainState | None = None
+        self.outputs: list[int] = []
+        self.domain_ids: list[str] = []
+        self.domain_deaths = 0
+        self.known_to_worker = False
+        self.stages = StageTimes()
+        self.stage = "queue"
         self.stage_since_s = request.arrival_s
+        self._blocks: list[int] = []
+        self._host_blocks: list[int] = []
+        counts, times = self.table.count_cells, self.table.time_cells
+        base = self.row * columns.COUNTS
+        counts[base + columns.SEQUENCE_ID] = sequence_id
+        counts[base + columns.PREFILL_TARGET] = len(request.prompt_token_ids)
+        counts[base + columns.MAX_TOKENS] = request.sampling.max_tokens
+        base = self.row * columns.TIMES
+        times[base + columns.ARRIVAL_S] = request.arrival_s
+        times[base + columns.LOG_PRIORITY] = math.log(contract.priority)
         if contract.deadline_ms is not None:
             self.deadline_s = request.arrival_s + contract.deadline_ms / 1e3
         if contract.ttft_deadline_ms is not None:
             self.ttft_deadline_s = request.arrival_s + contract.ttft_deadline_ms / 1e3
         if contract.tpot_deadline_ms is not None:
             self.tpot_s = contract.tpot_deadline_ms / 1e3
+
+    def leave_table(self) -> None:
+        """Take the row along and free it for another sequence."""
+        table, row = self.table, self.row
+        self.table = SequenceTable(1)
+        self.row = self.table.acquire(self)
+        self.table.counts[self.row], self.table.times[self.row] = table.counts[row], table.times[row]
+        # Nobody asks this table whose row it is, and a cycle would keep the sequence in memory.
+        self.table.owners[self.row] = None
+        table.release(row)
+
+    @property
+    def status(self) -> Status:
+        """Where the sequence is."""
+        return _STATUSES[self.table.count_cells[self.row * columns.COUNTS + columns.STATUS]]
+
+    @status.setter
+    def status(self, status: Status) -> None:
+        self.table.count_cells[self.row * columns.COUNTS + columns.STATUS] = status.value
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it could not make it any more when a plan last looked."""
+        return bool(self.table.count_cells[self.row * columns.COUNTS + columns.IS_LOST])
+
+    @is_lost.setter
+    def is_lost(self, is_lost: bool) -> None:
+        self.table.count_cells[self.row * columns.COUNTS + columns.IS_LOST] = is_lost
+
+    @property
+    def first_token_s(self) -> float | None:
+        """When the first output token was committed; None before."""
+        time_s: float = self.table.time_cells[self.row * columns.TIMES + columns.FIRST_TOKEN_S]
+        return None if time_s != time_s else time_s
+
+    @property
+    def blocks(self) -> list[int]:
+        """Device blocks in the order of the tokens; `add_blocks` appends."""
+        return self._blocks
+
+    @blocks.setter
+    def blocks(self, blocks: list[int]) -> None:
+        self._blocks = blocks
+        self.table.count_cells[self.row * columns.COUNTS + columns.BLOCKS] = len(blocks)
+
+    def add_blocks(self, blocks: list[int]) -> None:
+        """Append to the block table."""
+        self._blocks.extend(blocks)
+        self.table.count_cells[self.row * columns.COUNTS + columns.BLOCKS] = len(self._blocks)
+
+    @property
+    def host_blocks(self) -> list[int]:
+        """Host blocks of a rotated sequence in the order of the tokens."""
+        return self._host_blocks
+
+    @host_blocks.setter
+    def host_blocks(self, blocks: list[int]) -> None:
+        self._host_blocks = blocks
+        self.table.count_cells[self.row * columns.COUNTS + columns.HOST_BLOCKS] = len(blocks)
 
     @property
     def arrival_s(self) -> float:
@@ -105,6 +194,7 @@ class SequenceState:
         spent = getattr(self.stages, f"{self.stage}_s") + max(now - self.stage_since_s, 0.0)
         setattr(self.stages, f"{self.stage}_s", spent)
         self.stage, self.stage_since_s = stage, now
+        self.table.count_cells[self.row * columns.COUNTS + columns.IS_DECODING] = stage == "decode"
 
     def closed_stages(self, now: float) -> StageTimes:
         """The stage times with the current stage's share up to now."""
@@ -129,7 +219,8 @@ class SequenceState:
             return None
         if now > self.deadline_s:
             return False
-        if self.first_token_s is None or self.first_token_s > self.ttft_deadline_s:
+        first_token_s = self.first_token_s
+        if first_token_s is None or first_token_s > self.ttft_deadline_s:
             return False
         gaps = len(self.outputs) - 1
-        return gaps < 1 or (now - self.first_token_s) / gaps <= self.tpot_s
+        return gaps < 1 or (now - first_token_s) / gaps <= self.tpot_s

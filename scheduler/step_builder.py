@@ -6,43 +6,88 @@ predicted time up to date. Comparing policies on one mechanism compares policies
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
 from superinfer.profiler.latency_model import LatencyModel, StepShape
+from superinfer.scheduler.columns import RUNNING, STATUS, FloatArray, IntArray, SequenceTable
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.domain import DomainState
+from superinfer.scheduler.kernels import (
+    STOP_CROWDED,
+    STOP_MAY_PREFILL,
+    STOP_PREFILL,
+    STOP_ROTATED,
+    STOP_ROTATED_PREFILL,
+    STOP_SHORT,
+    model_columns,
+    next_prefill,
+    plan_decodes,
+)
 from superinfer.scheduler.queues import WaitingQueues
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.steps import NewSequence, Rotation, SequenceStep
 
 
+@dataclass(slots=True, eq=False)
+class Ground:
+    """What all steps of a scheduler are built on, and the room in which compiled loops leave their results."""
+
+    table: SequenceTable
+    queues: WaitingQueues
+    model: LatencyModel
+    config: SchedulerConfig
+    constants: FloatArray
+    points: FloatArray
+    chosen: IntArray
+    growing: IntArray
+
+    @classmethod
+    def of(cls, table: SequenceTable, queues: WaitingQueues, model: LatencyModel, config: SchedulerConfig) -> Ground:
+        """The ground for steps of at most `config.max_step_tokens` tokens."""
+        room = config.max_step_tokens + 1
+        return cls(
+            table, queues, model, config, *model_columns(model), np.empty(room, np.int64), np.empty(room, np.int64)
+        )
+
+
 class StepBuilder:
     """Collects one step of one domain."""
 
-    def __init__(
-        self,
-        domain: DomainState,
-        queues: WaitingQueues,
-        model: LatencyModel,
-        config: SchedulerConfig,
-        now: float,
-        *,
-        domains_up: int = 1,
-    ) -> None:
+    def __init__(self, domain: DomainState, ground: Ground, now: float, *, domains_up: int = 1) -> None:
         self.domain = domain
-        self.queues = queues
-        self.model = model
-        self.config = config
+        self.ground = ground
+        self.table = ground.table
+        self.queues = ground.queues
+        self.model = ground.model
+        self.config = ground.config
         self.now = now
         self.domains_up = domains_up
         self.shape = StepShape()
-        self.steps: list[SequenceStep] = []
-        self.sequences: list[SequenceState] = []
+        self.chunks: list[SequenceStep] = []
+        self.prefills: list[SequenceState] = []
+        self.decode_blocks: list[tuple[int, int]] = []
         self.new_sequences: list[NewSequence] = []
         self.rotate_out_list: list[Rotation] = []
         self.rotate_in_list: list[Rotation] = []
         self.has_preempted = False
-        self._planned: set[int] = set()
+        self._stamp = ground.table.next_stamp()
         self._rotated_in: set[int] = set()
         self._vacated_host_blocks: list[int] = []
+
+    @property
+    def steps(self) -> int:
+        """How many sequences have work in the step."""
+        return self.shape.decodes + len(self.chunks)
+
+    @property
+    def decode_rows(self) -> IntArray:
+        """The rows of the sequences that decode, ascending: their order means nothing to a worker, and so the same
+        sequences make the same batch.
+        """
+        return np.sort(self.ground.chosen[: self.shape.decodes])
 
     @property
     def tokens_left(self) -> int:
@@ -59,9 +104,15 @@ class StepBuilder:
         """Whether another sequence may enter the domain."""
         return len(self.domain.running) < self.config.max_running
 
+    def owner(self, row: int) -> SequenceState:
+        """Whose row this is."""
+        sequence = self.table.owners[row]
+        assert sequence is not None
+        return sequence
+
     def is_planned(self, sequence: SequenceState) -> bool:
         """Whether the sequence already has work in this step."""
-        return sequence.sequence_id in self._planned
+        return sequence.planned_in == self._stamp
 
     def step_s_with_decode(self, sequence: SequenceState) -> float:
         """Predicted time of the step if this sequence decoded in it too."""
@@ -113,22 +164,98 @@ class StepBuilder:
 
     def decode(self, sequence: SequenceState) -> bool:
         """Decode one token of a running sequence; False where budget or memory is short."""
-        start, identity = sequence.computed, sequence.sequence_id
-        if start < sequence.prefill_target or identity in self._planned or sequence.is_done_planning:
+        start = sequence.computed
+        if start < sequence.prefill_target or self.is_planned(sequence) or sequence.is_done_planning:
             return False
-        if self.shape.tokens >= self.config.max_step_tokens:
+        if self.tokens_left < 1 or sequence.status is not Status.RUNNING:
             return False
-        has_slot = start < len(sequence.blocks) * self.config.block_size
-        blocks = [] if has_slot else self._grow(sequence, start + 1)
+        blocks = self._grow(sequence, start + 1)
         if blocks is None:
             return False
-        self._add(sequence, SequenceStep(
-            sequence_id=identity, start=start, count=1, is_decode=True, new_blocks=blocks
-        ))  # fmt: skip
+        self.decode_blocks.extend((sequence.sequence_id, block) for block in blocks)
+        self.ground.chosen[self.shape.decodes] = sequence.row
         self.shape.add_decode(start)
         sequence.computed = start + 1
         sequence.planned_outputs += 1
+        sequence.in_flight += 1
+        sequence.planned_in = self._stamp
         return True
+
+    def decode_while_room(self, rows: IntArray, begin: int = 0) -> int:
+        """Decode the running ones of these rows in order; returns the position of the first that lacks a block or has
+        yet to be prefilled, len(rows) if there is none.
+        """
+        return self._decode(rows, begin, STOP_SHORT | STOP_PREFILL, math.inf)
+
+    def decode_all(self, rows: IntArray, begin: int = 0, *, ask_for_room: bool) -> int:
+        """Decode the running ones of these rows in order; returns the position of the first rotated one that could come
+        back, or if `ask_for_room` of the first that lacks room for whatever it does next; len(rows) if there is none.
+        """
+        stops = STOP_ROTATED | STOP_ROTATED_PREFILL
+        return self._decode(rows, begin, stops | STOP_SHORT | STOP_CROWDED if ask_for_room else stops, math.inf)
+
+    def decode_within(self, rows: IntArray, limit_s: float, begin: int = 0, *, prefills: bool = False) -> int:
+        """Decode those of these rows, in order, that keep the step within `limit_s` and do not lack a block; returns
+        the position of the first rotated one that could decode and leave some air, or if `prefills` of the first of
+        which a chunk could go in; len(rows) if there is none.
+        """
+        stops = STOP_ROTATED | STOP_MAY_PREFILL if prefills else STOP_ROTATED
+        return self._decode(rows, begin, stops, limit_s, self.air_blocks)
+
+    def next_prefill(self, rows: IntArray, begin: int = 0, *, entering: bool) -> int:
+        """The position of the first of these rows that runs, or waits if `entering`, has yet to be prefilled and has no
+        work in this step; len(rows) if there is none, or if the step has no token left.
+        """
+        if self.tokens_left < 1:
+            return len(rows)
+        return next_prefill(self.table.counts, rows, begin, self._stamp, entering)
+
+    def count_running(self, rows: IntArray) -> int:
+        """How many of these rows run."""
+        return int(np.count_nonzero(self.table.counts[rows, STATUS] == RUNNING))
+
+    @property
+    def air_blocks(self) -> int:
+        """Blocks that stay free when a sequence comes back that nobody waits for: a tenth."""
+        return self.domain.device_blocks.total // 10
+
+    def _decode(self, rows: IntArray, begin: int, stops: int, limit_s: float, air_blocks: int = 0) -> int:
+        ground, shape, config, pool = self.ground, self.shape, self.config, self.domain.device_blocks
+        position, planned, grown, context = plan_decodes(
+            self.table.counts,
+            rows,
+            begin,
+            stops,
+            self._stamp,
+            ground.constants,
+            ground.points,
+            self.model.correction,
+            limit_s,
+            shape.tokens,
+            shape.decodes,
+            shape.decode_context,
+            shape.prefill_pairs,
+            shape.rows,
+            shape.chunks,
+            config.max_step_tokens,
+            config.block_size,
+            pool.free,
+            air_blocks,
+            self.has_room,
+            ground.chosen[shape.decodes :],
+            ground.growing,
+        )
+        shape.tokens += planned
+        shape.decodes += planned
+        shape.decode_context += context
+        shape.rows += planned
+        for row in ground.growing[:grown].tolist():
+            sequence = self.owner(row)
+            blocks = pool.take(1)
+            assert blocks is not None
+            sequence.add_blocks(blocks)
+            self.decode_blocks.append((sequence.sequence_id, blocks[0]))
+        return position
 
     def prefill(self, sequence: SequenceState, count: int) -> int:
         """Prefill up to `count` tokens of a waiting or running sequence; returns how many went in."""
@@ -146,9 +273,12 @@ class StepBuilder:
             return 0
         if enters:
             self._enter(sequence)
-        self._add(sequence, SequenceStep(
-            sequence_id=sequence.sequence_id, start=sequence.computed, count=count, is_decode=False, new_blocks=blocks
-        ))  # fmt: skip
+        self.chunks.append(
+            SequenceStep(sequence_id=sequence.sequence_id, start=sequence.computed, count=count, new_blocks=blocks)
+        )
+        self.prefills.append(sequence)
+        sequence.planned_in = self._stamp
+        sequence.in_flight += 1
         samples = count >= sequence.prefill_left
         self.shape.add_prefill(sequence.computed, count, samples=samples)
         sequence.computed += count
@@ -232,7 +362,7 @@ class StepBuilder:
             return []
         blocks = self.domain.device_blocks.take(missing)
         if blocks is not None:
-            sequence.blocks.extend(blocks)
+            sequence.add_blocks(blocks)
         return blocks
 
     def _enter(self, sequence: SequenceState) -> None:
@@ -253,9 +383,3 @@ class StepBuilder:
                 sampling=sequence.request.sampling,
             )
         )
-
-    def _add(self, sequence: SequenceState, step: SequenceStep) -> None:
-        self._planned.add(sequence.sequence_id)
-        self.steps.append(step)
-        self.sequences.append(sequence)
-        sequence.in_flight += 1

@@ -25,18 +25,15 @@ class NewSequence(msgspec.Struct, kw_only=True):
 
 
 class SequenceStep(msgspec.Struct, kw_only=True):
-    """Compute the KV of tokens [start, start + count) of one sequence in this step.
+    """A prefill chunk: compute the KV of tokens [start, start + count) of one sequence in this step.
 
     `new_blocks` are appended to the sequence's block table first. If start + count reaches the last token the
-    worker knows, it samples the next token. A decode is the case count == 1 at the last token; `is_decode` tells
-    it apart from a one-token prefill chunk. With steps planned ahead, a decode's input token may still be being
-    sampled by the step before: the worker knows it by the time it runs this one.
+    worker knows, it samples the next token.
     """
 
     sequence_id: int
     start: int
     count: int
-    is_decode: bool
     new_blocks: list[int] = []
 
 
@@ -52,7 +49,13 @@ class Rotation(msgspec.Struct, kw_only=True):
 
 
 class StepPlan(msgspec.Struct, kw_only=True):
-    """One engine step of one domain. The worker applies: finished, rotate_out, rotate_in, new, then computes."""
+    """One engine step of one domain. The worker applies: finished, rotate_out, rotate_in, new, then computes.
+
+    `decodes` are the sequences that compute the KV of their last token and sample the next one; the worker knows how
+    far each has come. With steps planned ahead, that last token may still be being sampled by the step before: the
+    worker knows it by the time it runs this one. `decode_blocks` are pairs of (sequence id, block to append to its
+    block table first), for those decodes alone whose last block is full.
+    """
 
     domain_id: str
     step_id: int
@@ -60,6 +63,8 @@ class StepPlan(msgspec.Struct, kw_only=True):
     rotate_out: list[Rotation] = []
     rotate_in: list[Rotation] = []
     new_sequences: list[NewSequence] = []
+    decodes: list[int] = []
+    decode_blocks: list[tuple[int, int]] = []
     sequences: list[SequenceStep] = []
     predicted_s: float = 0.0
     affinity_mask: int = 0
@@ -67,10 +72,10 @@ class StepPlan(msgspec.Struct, kw_only=True):
     @property
     def token_count(self) -> int:
         """Tokens whose KV this step computes."""
-        return sum(step.count for step in self.sequences)
+        return len(self.decodes) + sum(step.count for step in self.sequences)
 
 
-class SampledToken(msgspec.Struct, array_like=True):
+class SampledToken(msgspec.Struct, frozen=True):
     """One token sampled in a step; `finish` is set by the worker on an end-of-sequence token or at max_tokens.
 
     `output_index` counts from 0, so that nobody can take a token twice.
@@ -85,15 +90,35 @@ class SampledToken(msgspec.Struct, array_like=True):
 class StepResult(msgspec.Struct, kw_only=True):
     """What a worker reports of one step. Times are on the monotonic clock; `duration_s` is the worker's own.
 
-    A sequence that finished in an earlier step is skipped by the worker and has no entry here.
+    The sampled tokens lie in columns: token i belongs to `sequence_ids[i]`, as its output number `output_indices[i]`.
+    `ends` names the sequences that end with their token. A sequence that finished in an earlier step is skipped by the
+    worker and has no entry here.
     """
 
     domain_id: str
     step_id: int
     started_s: float
     finished_s: float
-    tokens: list[SampledToken] = []
+    sequence_ids: list[int] = []
+    output_indices: list[int] = []
+    token_ids: list[int] = []
+    ends: list[tuple[int, FinishReason]] = []
     error: str | None = None
+
+    def add(self, token: SampledToken) -> None:
+        """Report one more token."""
+        self.sequence_ids.append(token.sequence_id)
+        self.output_indices.append(token.output_index)
+        self.token_ids.append(token.token_id)
+        if token.finish is not None:
+            self.ends.append((token.sequence_id, token.finish))
+
+    @property
+    def tokens(self) -> list[SampledToken]:
+        """The tokens one by one."""
+        ends: dict[int, FinishReason] = dict(self.ends)
+        columns = zip(self.sequence_ids, self.output_indices, self.token_ids, strict=True)
+        return [SampledToken(one, index, token, ends.get(one)) for one, index, token in columns]
 
     @property
     def duration_s(self) -> float:

@@ -19,7 +19,7 @@ from superinfer.executor.simulation.fates import Fates
 from superinfer.executor.simulation.faults import DomainFault, FaultRecord
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
-from superinfer.scheduler.outputs import Output, TokenOutput
+from superinfer.scheduler.outputs import Output, TokensOutput
 from superinfer.scheduler.policies.base import Policy
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.scheduler import Scheduler
@@ -224,8 +224,9 @@ class _Loop:
     def _note(self, outputs: list[Output]) -> None:
         now, fates = self.now, self.fates
         for output in outputs:
-            if isinstance(output, TokenOutput):
-                fates.token(output.request_id, now)
+            if isinstance(output, TokensOutput):
+                for request_id in output.request_ids:
+                    fates.token(request_id, now)
             else:
                 fates.finished(output, now)
                 self.last_end_s = now

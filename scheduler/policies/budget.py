@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import numpy as np
+
+from superinfer.scheduler.columns import IntArray
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.step_builder import StepBuilder
 
@@ -18,6 +21,8 @@ class BudgetPolicy(ABC):
     """Token-budget composition around an order given by `rank`."""
 
     name: str
+    rank_lasts = True
+    """Whether running sequences keep their order among each other, however time passes and work proceeds."""
 
     @abstractmethod
     def rank(self, sequence: SequenceState, now: float) -> tuple[float, ...]:
@@ -51,15 +56,17 @@ class BudgetPolicy(ABC):
 
     def serve_running(self, builder: StepBuilder) -> None:
         """Decodes and unfinished prefills of the sequences that run and have no work in the step yet."""
-        for sequence in self.ranked(builder, builder.domain.running):
-            if sequence.status is not Status.RUNNING or builder.is_planned(sequence):
-                continue
+        rows = self.running_rows(builder)
+        position = builder.decode_while_room(rows)
+        while position < len(rows):
+            sequence = builder.owner(rows[position])
             if sequence.can_decode:
                 while not builder.decode(sequence) and builder.tokens_left > 0:
                     if not self._make_way(builder, sequence):
                         break
             elif sequence.prefill_left:
                 builder.prefill(sequence, builder.tokens_left)
+            position = builder.decode_while_room(rows, position + 1)
 
     def bring_in(self, builder: StepBuilder) -> None:
         """Rotated sequences come back, then waiting ones enter, until the first that does not fit."""
@@ -84,6 +91,13 @@ class BudgetPolicy(ABC):
     def ranked(self, builder: StepBuilder, members: dict[int, SequenceState]) -> list[SequenceState]:
         """Sequences of the domain in order of service."""
         return sorted(members.values(), key=lambda s: self.rank(s, builder.now))
+
+    def running_rows(self, builder: StepBuilder) -> IntArray:
+        """The rows of the running sequences in order of service."""
+        running = builder.domain.running
+        if not self.rank_lasts:
+            return np.array([sequence.row for sequence in self.ranked(builder, running)], np.int64)
+        return running.in_order(lambda sequence: self.rank(sequence, builder.now))
 
     def gives_way(self, builder: StepBuilder, sequence: SequenceState) -> SequenceState:
         """Who loses its blocks so that this running sequence can go on: the last in order, which may be itself."""

@@ -68,6 +68,7 @@ class ShortestJobFirst(BudgetPolicy):
     """By predicted remaining time. What has been worked on has less left, so that equals do not preempt each other."""
 
     name = "sjf"
+    rank_lasts = False
 
     def __init__(self, model: LatencyModel) -> None:
         self._model = model

@@ -16,14 +16,18 @@ Contracts fall into urgency classes by how much time they allow. A step is fille
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.columns import CONTRACT, SEQUENCE_ID, IntArray
 from superinfer.scheduler.decay import DecayProfile
+from superinfer.scheduler.kernels import model_columns
 from superinfer.scheduler.moore_hodgson import split_feasible
 from superinfer.scheduler.policies.allowance import Allowance, Reserve
-from superinfer.scheduler.policies.plan_times import PlanTimes, PrefillTimes
+from superinfer.scheduler.policies.plan_times import PlanTimes, Ranked
 from superinfer.scheduler.policies.planner_config import PlannerConfig
+from superinfer.scheduler.policies.slack_kernels import deadline_jobs, decay_columns, needed_pace_s, rows_of_level
 from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.slack import slack_s
@@ -35,14 +39,6 @@ PATIENCE = 0.3
 LOOSE_SHARE = 0.75
 """Share of the sequences a domain may run beyond which less urgent ones do not enter: requests that were given up hold
 their KV, and must not keep urgent ones out."""
-
-
-@dataclass(slots=True)
-class _Live:
-    """A sequence with its slack at the time of planning."""
-
-    sequence: SequenceState
-    slack_s: float
 
 
 class SlackPolicy:
@@ -61,7 +57,8 @@ class SlackPolicy:
         self.decay = decay or DecayProfile()
         self.planner = planner or PlannerConfig()
         self._classes = UrgencyClasses(model, self.planner.class_ratio)
-        self._prefills = PrefillTimes(model)
+        self._costs = model_columns(model)
+        self._decay_columns = decay_columns(self.decay)
 
     def waiting_key(self, sequence: SequenceState) -> float:
         """Critical time: when effective slack reaches zero if the sequence goes on waiting."""
@@ -84,11 +81,10 @@ class SlackPolicy:
 
     def compose(self, builder: StepBuilder) -> None:
         """Fill the step class by class."""
-        times = PlanTimes(self.model, self.decay, self._prefills, builder.now)
-        by_level = self._by_level(builder)
+        times = PlanTimes(builder, self.model, self._costs, self._decay_columns)
         allowed = Allowance()
         for level in range(self._classes.count):
-            live, lost = self._members(builder, times, by_level[level], level)
+            live, lost = self._members(builder, times, level)
             cap_s = math.inf
             if allowed.even_s < math.inf:
                 self._serve_within(builder, live, allowed, min_chunk=self.model.efficient_chunk)
@@ -97,25 +93,23 @@ class SlackPolicy:
                 self._serve_within(builder, live, Allowance(cap_s, cap_s), min_chunk=1)
             else:
                 self._serve_first(builder, times, live, level)
-                if builder.has_preempted:
-                    by_level = self._by_level(builder)
             reserve = Reserve(
                 self.planner.reserve_alpha * self._load_share(builder, level), self.planner.margin_ms / 1e3
             )
-            allowed &= times.common_allowance([item.sequence for item in live], reserve)
+            allowed &= times.allowance(live.rows, reserve)
             self._ride_along(builder, lost, min(allowed.even_s, cap_s))
         if not builder.steps:
             self._serve_anything(builder, times)
 
     def _serve_anything(self, builder: StepBuilder, times: PlanTimes) -> None:
         """No limit was wide enough for any work: a device that idles helps nobody, so the first that can go, goes."""
-        by_level = self._by_level(builder)
         for level in range(self._classes.count):
-            live, lost = self._members(builder, times, by_level[level], level)
-            for item in (*live, *lost):
-                self._decode_within(builder, item.sequence, math.inf)
-                if not builder.steps and item.sequence.status is not Status.ROTATED:
-                    builder.prefill(item.sequence, self._small_chunk(builder))
+            live, lost = self._members(builder, times, level)
+            for row in (*live.rows, *lost.rows):
+                sequence = builder.owner(row)
+                self._decode_within(builder, sequence, math.inf)
+                if not builder.steps and sequence.status is not Status.ROTATED:
+                    builder.prefill(sequence, self._small_chunk(builder))
                 if builder.steps:
                     return
         if not builder.domain.in_flight:
@@ -138,130 +132,104 @@ class SlackPolicy:
         """A chunk small enough to end soon: a quarter of the token budget."""
         return max(builder.config.max_step_tokens // 4, 1)
 
-    def _by_level(self, builder: StepBuilder) -> list[list[SequenceState]]:
-        """The sequences with KV that have anything left to plan, class by class."""
-        levels = self._classes.levels
-        found: list[list[SequenceState]] = [[] for _ in range(self._classes.count)]
-        for pool in (builder.domain.running, builder.domain.rotated):
-            for sequence in pool.values():
-                if sequence.planned_outputs < sequence.request.sampling.max_tokens:
-                    found[levels[sequence.request.contract_id]].append(sequence)
-        return found
-
-    def _members(
-        self, builder: StepBuilder, times: PlanTimes, holders: list[SequenceState], level: int
-    ) -> tuple[list[_Live], list[_Live]]:
+    def _members(self, builder: StepBuilder, times: PlanTimes, level: int) -> tuple[Ranked, Ranked]:
         """The sequences of a class that this domain could serve, those with KV and the first that wait: those that can
         make it, by urgency, and the lost ones.
         """
-        candidates = list(holders)
-        for contract_id in self._classes.contracts(level):
-            candidates.extend(builder.queues.first(contract_id, self.planner.loose_in_flight * 4))
-        live: list[_Live] = []
-        lost: list[_Live] = []
-        for sequence, slack in zip(candidates, times.slacks_s(candidates), strict=True):
-            sequence.is_lost = slack <= 0.0
-            (lost if sequence.is_lost else live).append(_Live(sequence, slack))
-        live.sort(key=self._rank)
-        lost.sort(key=lambda item: (item.sequence.arrival_s, item.sequence.sequence_id))
-        return live, lost
+        domain = builder.domain
+        holders = domain.running.rows
+        if domain.rotated:
+            holders = np.concatenate((holders, domain.rotated.rows))
+        found = np.empty(len(holders), np.int64)
+        number = rows_of_level(builder.table.counts, holders, self._classes.level_column, level, found)
+        waiting = [
+            builder.queues.first_rows(contract_id, self.planner.loose_in_flight * 4)
+            for contract_id in self._classes.contracts(level)
+        ]
+        return times.ranked(np.concatenate((found[:number], *waiting)))
 
-    def _rank(self, item: _Live) -> tuple[float, float, int]:
-        """Highest risk first; at equal risk the earlier critical time."""
-        sequence, slack_ms = item.sequence, item.slack_s * 1e3
-        if math.isinf(slack_ms):
-            return (0.0, sequence.arrival_s, sequence.sequence_id)
-        return (
-            -self.decay.log_risk(sequence.contract.priority, slack_ms),
-            self.decay.time_to_zero_ms(slack_ms),
-            sequence.sequence_id,
-        )
-
-    def _serve_first(self, builder: StepBuilder, times: PlanTimes, live: list[_Live], level: int) -> None:
+    def _serve_first(self, builder: StepBuilder, times: PlanTimes, live: Ranked, level: int) -> None:
         """The most urgent class present: every decode, then prefills, looser work giving way where memory is short.
 
         A prefill goes in whole unless it would cost a more critical request of the class its deadline.
         """
         victims: list[SequenceState] | None = None
-        for item in live:
-            sequence = item.sequence
-            if sequence.status is Status.RUNNING and builder.decode(sequence):
-                continue
+        may_ask = self._has_less_urgent(builder, level)
+        position = builder.decode_all(live.rows, ask_for_room=may_ask)
+        while position < len(live):
+            sequence = builder.owner(live.rows[position])
             needed = builder.blocks_needed(sequence)
-            if not self._has_room(builder, sequence, needed):
+            if may_ask and not self._has_room(builder, sequence, needed):
                 if victims is None:
                     victims = self._less_urgent(builder, level)
                 while victims and not self._has_room(builder, sequence, needed):
                     builder.preempt(victims.pop())
-            if sequence.status is Status.ROTATED and not builder.rotate_in(sequence):
-                continue
-            builder.decode(sequence)
+                may_ask = bool(victims)
+            if sequence.status is not Status.ROTATED or builder.rotate_in(sequence):
+                builder.decode(sequence)
+            position = builder.decode_all(live.rows, position + 1, ask_for_room=may_ask)
         # Until the last prefill that can go in, each request limits those after it.
-        end = len(live)
-        while end and not self._may_prefill(builder, live[end - 1].sequence):
-            end -= 1
-        limit_s = math.inf
-        for item in live[:end]:
-            sequence = item.sequence
-            if self._may_prefill(builder, sequence):
-                builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
-            limit_s = min(limit_s, times.allowance(sequence, Reserve())[0])
+        limit_s, begin = math.inf, 0
+        position = builder.next_prefill(live.rows, entering=builder.has_room)
+        while position < len(live):
+            limit_s = min(limit_s, times.allowance(live.rows[begin:position], Reserve()).even_s)
+            sequence = builder.owner(live.rows[position])
+            builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
+            begin, position = position, builder.next_prefill(live.rows, position + 1, entering=builder.has_room)
 
-    def _serve_within(self, builder: StepBuilder, live: list[_Live], allowed: Allowance, *, min_chunk: int) -> None:
+    def _serve_within(self, builder: StepBuilder, live: Ranked, allowed: Allowance, *, min_chunk: int) -> None:
         """Less urgent requests within what the urgent ones bear, least work left first: decodes, then a prefill chunk.
 
         Both may spend a share of the slack at once: a decode brings a request that has already cost its prefill nearer
         to its end, and large chunks use the device better than small ones. A chunk below `min_chunk` goes in only for
         a request that cannot wait for a better moment, and none holds up the decodes of its peers for too long.
         """
+        if not len(live):
+            return
         kept, given_up = self._split(builder, live)
-        in_flight = sum(item.sequence.status is Status.RUNNING for item in kept)
-        running = len(builder.domain.running)
-        decode_limit_s = allowed.burst_s(builder.step_s, self.planner.burst_share)
-        self._decode_all_within(builder, [item.sequence for item in (*kept, *given_up)], decode_limit_s)
+        in_flight = builder.count_running(kept.rows)
+        rows, slacks = np.concatenate((kept.rows, given_up.rows)), np.concatenate((kept.slacks_s, given_up.slacks_s))
+        may_enter = (
+            in_flight < self.planner.loose_in_flight
+            and len(builder.domain.running) < LOOSE_SHARE * builder.config.max_running
+        )
+        self._decode_all_within(builder, rows, allowed.burst_s(builder.step_s, self.planner.burst_share))
         limit_s = min(allowed.burst_s(builder.step_s, self.planner.burst_share), self._peers_limit_s(builder, kept))
         if builder.tokens_left < 1 or builder.least_step_s_with_prefill > limit_s:
             return
-        for item in (*kept, *given_up):
-            sequence = item.sequence
-            if not sequence.prefill_left or sequence.status is Status.ROTATED:
-                continue
-            if sequence.status is Status.WAITING and (
-                in_flight >= self.planner.loose_in_flight or running >= LOOSE_SHARE * builder.config.max_running
-            ):
-                continue
+        position = builder.next_prefill(rows, entering=may_enter)
+        while position < len(rows):
+            sequence = builder.owner(rows[position])
             count = builder.largest_prefill(sequence, limit_s)
-            can_wait = item.slack_s > PATIENCE * (sequence.deadline_s - sequence.arrival_s)
+            can_wait = slacks[position] > PATIENCE * (sequence.deadline_s - sequence.arrival_s)
             if count < min(min_chunk, sequence.prefill_left) and can_wait:
                 return
             if builder.prefill(sequence, count):
                 return
+            position = builder.next_prefill(rows, position + 1, entering=may_enter)
 
-    def _ride_along(self, builder: StepBuilder, lost: list[_Live], limit_s: float) -> None:
+    def _ride_along(self, builder: StepBuilder, lost: Ranked, limit_s: float) -> None:
         """Lost requests after the live ones of their class, within what those allow."""
-        for item in lost:
-            if builder.least_step_s_with_prefill > limit_s and builder.least_step_s_with_decode > limit_s:
+        position = 0
+        while position < len(lost):
+            may_prefill = builder.least_step_s_with_prefill <= limit_s
+            if not may_prefill and builder.least_step_s_with_decode > limit_s:
                 return
-            sequence = item.sequence
-            if sequence.prefill_left and sequence.status is not Status.ROTATED:
-                if self._may_prefill(builder, sequence):
+            position = builder.decode_within(lost.rows, limit_s, position, prefills=may_prefill)
+            if position < len(lost):
+                sequence = builder.owner(lost.rows[position])
+                if sequence.status is Status.ROTATED:
+                    self._decode_within(builder, sequence, limit_s)
+                else:
                     builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
-            else:
-                self._decode_within(builder, sequence, limit_s)
+            position += 1
 
-    @staticmethod
-    def _may_prefill(builder: StepBuilder, sequence: SequenceState) -> bool:
-        """False where a prefill cannot go in, whatever the limit."""
-        if sequence.computed >= sequence.prefill_target or sequence.status is Status.ROTATED:
-            return False
-        return builder.tokens_left > 0 and (sequence.status is Status.RUNNING or builder.has_room)
-
-    def _decode_all_within(self, builder: StepBuilder, sequences: list[SequenceState], limit_s: float) -> None:
+    def _decode_all_within(self, builder: StepBuilder, rows: IntArray, limit_s: float) -> None:
         """Decodes in the order given, as many as the limit allows."""
-        for sequence in sequences:
-            if builder.least_step_s_with_decode > limit_s:
-                return
-            self._decode_within(builder, sequence, limit_s)
+        position = builder.decode_within(rows, limit_s)
+        while position < len(rows):
+            self._decode_within(builder, builder.owner(rows[position]), limit_s)
+            position = builder.decode_within(rows, limit_s, position + 1)
 
     def _decode_within(self, builder: StepBuilder, sequence: SequenceState, limit_s: float) -> None:
         if sequence.status is Status.WAITING or not sequence.can_decode:
@@ -271,7 +239,7 @@ class SlackPolicy:
         if sequence.status is Status.ROTATED:
             # Coming back needs air: a return that fills the pool would be rotated out again at the next urgent arrival.
             spare = builder.domain.device_blocks.free - builder.blocks_needed(sequence)
-            if spare < builder.domain.device_blocks.total // 10 or not builder.rotate_in(sequence):
+            if spare < builder.air_blocks or not builder.rotate_in(sequence):
                 return
         builder.decode(sequence)
 
@@ -283,49 +251,49 @@ class SlackPolicy:
         """Step cap while nothing more urgent is alive: what the tightest contract above can bear to wait."""
         return max(self.planner.idle_step_share * self._classes.initial_slack_s(level), 1e-3)
 
-    def _split(self, builder: StepBuilder, live: list[_Live]) -> tuple[list[_Live], list[_Live]]:
+    def _split(self, builder: StepBuilder, live: Ranked) -> tuple[Ranked, Ranked]:
         """Those that can all make it together, and those to give up; each with the least work left first.
 
         In overload, requests in deadline order would all be brought near to their ends and all be late.
         """
-        if not live:
-            return [], []
-        share = self._share_left(builder, live)
+        table, share = builder.table, self._share_left(builder, live)
         batch = max(min(len(live), self.planner.loose_in_flight), 1)
-        token_s = self.model.shared_decode_s(batch, live[0].sequence.computed)
-        prompt_token_s = self.model.prefill_token_s
-        works_s = [item.sequence.outputs_left * token_s + item.sequence.prefill_left * prompt_token_s for item in live]
-        jobs = [
-            (item.sequence.deadline_s - builder.now, work_s / share) for item, work_s in zip(live, works_s, strict=True)
-        ]
-        kept, dropped = split_feasible(jobs)
+        token_s = self.model.shared_decode_s(batch, builder.owner(live.rows[0]).computed)
+        time_left_s, works_s = deadline_jobs(
+            table.counts, table.times, live.rows, builder.now, token_s, self.model.prefill_token_s
+        )
+        kept, dropped = split_feasible(time_left_s, works_s / share)
+        ids = table.counts[live.rows, SEQUENCE_ID]
+        kept = kept[np.lexsort((ids[kept], works_s[kept]))]
+        dropped = dropped[np.lexsort((ids[dropped], works_s[dropped]))]
+        return live.take(kept), live.take(dropped)
 
-        def order(i: int) -> tuple[float, int]:
-            return works_s[i], live[i].sequence.sequence_id
-
-        return [live[i] for i in sorted(kept, key=order)], [live[i] for i in sorted(dropped, key=order)]
-
-    def _peers_limit_s(self, builder: StepBuilder, kept: list[_Live]) -> float:
+    def _peers_limit_s(self, builder: StepBuilder, kept: Ranked) -> float:
         """The longest step at which those of the class that decode still make it, in the time that more urgent work
         leaves them.
         """
-        decoding = [item.sequence for item in kept if item.sequence.can_decode]
-        if not decoding:
-            return math.inf
-        share = self._share_left(builder, kept)
-        return share * min((s.deadline_s - builder.now) / s.outputs_left for s in decoding)
+        table = builder.table
+        pace_s = needed_pace_s(table.counts, table.times, kept.rows, builder.now)
+        return math.inf if pace_s == math.inf else self._share_left(builder, kept) * pace_s
 
-    def _share_left(self, builder: StepBuilder, live: list[_Live]) -> float:
+    def _share_left(self, builder: StepBuilder, live: Ranked) -> float:
         """Share of this domain's time that classes more urgent than that of these requests will leave."""
-        level = self._classes.level(live[0].sequence)
+        level = self._classes.level(builder.owner(live.rows[0]))
         return 1.0 - (min(self._load_share(builder, level - 1), 0.95) if level else 0.0)
+
+    def _has_less_urgent(self, builder: StepBuilder, level: int) -> bool:
+        """Whether sequences of strictly less urgent classes run."""
+        contracts = builder.table.counts[builder.domain.running.rows, CONTRACT]
+        return bool((self._classes.level_column[contracts] > level).any())
 
     def _less_urgent(self, builder: StepBuilder, level: int) -> list[SequenceState]:
         """Running sequences of strictly less urgent classes, the least urgent last: the first to give way, and just as
         many of them as a more urgent one needs.
         """
+        rows = builder.domain.running.rows
+        levels = self._classes.level_column[builder.table.counts[rows, CONTRACT]]
         return sorted(
-            (s for s in builder.domain.running.values() if self._classes.level(s) > level),
+            builder.table.sequences(rows[levels > level]),
             key=lambda s: (self._classes.level(s), s.deadline_s, s.sequence_id),
         )
 

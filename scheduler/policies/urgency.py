@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.arrivals import ArrivalRate
+from superinfer.scheduler.columns import IntArray
 from superinfer.scheduler.policies.load import ContractLoad
 from superinfer.scheduler.sequence import SequenceState
 
@@ -15,7 +18,7 @@ class UrgencyClasses:
     """Contracts in classes 0, 1, … by how much time they allow; learnt from the requests that arrive.
 
     A contract opens a new class when it allows `class_ratio` times as much as the first of the class before. Best
-    effort is the last class.
+    effort is the last class. `level_column` is the class by the contract's number, which its sequences hold.
     """
 
     def __init__(self, model: LatencyModel, class_ratio: float) -> None:
@@ -24,6 +27,8 @@ class UrgencyClasses:
         self._loads: dict[str, ContractLoad] = {}
         self._levels: dict[str, int] = {}
         self._versions: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+        self.level_column: IntArray = np.zeros(0, np.int64)
 
     @property
     def count(self) -> int:
@@ -33,6 +38,7 @@ class UrgencyClasses:
     def add_arrival(self, sequence: SequenceState, now: float) -> None:
         """Learn from one admitted request."""
         contract_id = sequence.request.contract_id
+        sequence.contract_number = self._numbers.setdefault(contract_id, len(self._numbers))
         load = self._loads.get(contract_id)
         version = sequence.contract.version
         if load is None or self._versions[contract_id] != version:
@@ -81,6 +87,7 @@ class UrgencyClasses:
             if level < 0 or load.allowed_s > self._class_ratio * first:
                 level, first = level + 1, load.allowed_s
             self._levels[contract_id] = level
+        self.level_column = np.array([self._levels[contract_id] for contract_id in self._numbers], np.int64)
 
 
 def allowed_s(sequence: SequenceState) -> float:

@@ -45,7 +45,6 @@ def ours(runner: ModelRunner, prompts: list[list[int]], output: int, chunk: int)
                 sequence_id=i,
                 start=start,
                 count=min(chunk, length - start),
-                is_decode=False,
                 new_blocks=list(range(i * per_sequence, (i + 1) * per_sequence)) if start == 0 else [],
             )
             for i, start in todo[first : first + per_step]
@@ -53,9 +52,8 @@ def ours(runner: ModelRunner, prompts: list[list[int]], output: int, chunk: int)
         runner.execute(StepPlan(domain_id="d", step_id=0, new_sequences=new, sequences=steps))
         new = []
     prefilled = time.perf_counter()
-    for position in range(length, length + output - 1):
-        steps = [SequenceStep(sequence_id=i, start=position, count=1, is_decode=True) for i in range(len(prompts))]
-        runner.execute(StepPlan(domain_id="d", step_id=0, sequences=steps))
+    for _ in range(output - 1):
+        runner.execute(StepPlan(domain_id="d", step_id=0, decodes=list(range(len(prompts)))))
     ended = time.perf_counter()
     runner.execute(StepPlan(domain_id="d", step_id=0, finished=list(range(len(prompts)))))
     return prefilled - started, ended - prefilled

@@ -54,13 +54,22 @@ class CheckingExecutor:
             assert new.sequence_id not in self.sequences
             self.sequences[new.sequence_id] = new
             self.tables[new.sequence_id] = []
-        if plan.sequences:
+        if plan.sequences or plan.decodes:
             self._compute(plan)
         return StepResult(domain_id=plan.domain_id, step_id=plan.step_id, started_s=started_s, finished_s=self.now_s)
 
     def _compute(self, plan: StepPlan) -> None:
         shape = StepShape()
         used: list[int] = []
+        for sequence_id, block in plan.decode_blocks:
+            assert sequence_id in plan.decodes
+            self.tables[sequence_id].append(block)
+        for sequence_id in plan.decodes:
+            sequence, table = self.sequences[sequence_id], self.tables[sequence_id]
+            used.extend(table)
+            assert len(sequence.token_ids) == sequence.prompt_length + 1
+            assert len(table) == -(-len(sequence.token_ids) // BLOCK_SIZE)
+            shape.add_decode(sequence.prompt_length)
         for step in plan.sequences:
             sequence = self.sequences[step.sequence_id]
             table = self.tables[step.sequence_id]
@@ -69,12 +78,8 @@ class CheckingExecutor:
             end = step.start + step.count
             assert end <= len(sequence.token_ids)
             assert len(table) == -(-end // BLOCK_SIZE)
-            if step.is_decode:
-                assert end == len(sequence.token_ids) == sequence.prompt_length + 1
-                shape.add_decode(step.start)
-            else:
-                assert step.count > 1
-                shape.add_prefill(step.start, step.count, samples=end == len(sequence.token_ids))
+            assert step.count > 1
+            shape.add_prefill(step.start, step.count, samples=end == len(sequence.token_ids))
         assert len(used) == len(set(used)), "two sequences share a block"
         if self.written:
             assert self.written.issuperset(used), "a context in memory that was never written"

@@ -39,12 +39,12 @@ def prefill(step_id: int, prompt: list[int], max_tokens: int) -> StepPlan:
         prompt_length=len(prompt),
         sampling=SamplingParams(max_tokens=max_tokens),
     )
-    step = SequenceStep(sequence_id=1, start=0, count=len(prompt), is_decode=False, new_blocks=[0, 1])
+    step = SequenceStep(sequence_id=1, start=0, count=len(prompt), new_blocks=[0, 1])
     return plan(step_id, new_sequences=[new], sequences=[step])
 
 
-def decode(step_id: int, start: int) -> StepPlan:
-    return plan(step_id, sequences=[SequenceStep(sequence_id=1, start=start, count=1, is_decode=True)])
+def decode(step_id: int) -> StepPlan:
+    return plan(step_id, decodes=[1])
 
 
 def receive(process: WorkerProcess, count: int) -> list[StepResult]:
@@ -61,7 +61,7 @@ def test_a_worker_greets_runs_steps_and_leaves_neither_process_nor_socket_file(t
         ready = process.wait_ready(30)
         assert (ready.domain_id, ready.pid, ready.kv_blocks) == ("0", process.pid, 256)
         results = [process.execute(prefill(0, [5, 6, 7], 3))]
-        results += [process.execute(decode(step, 2 + step)) for step in (1, 2)]
+        results += [process.execute(decode(step)) for step in (1, 2)]
         pid = process.pid
     tokens = [token for result in results for token in result.tokens]
     assert [token.token_id for token in tokens] == expected_output([5, 6, 7], 3)

@@ -56,37 +56,46 @@ class CheckingDevice:
         for new in plan.new_sequences:
             assert new.sequence_id not in self.held
             self.held[new.sequence_id] = Held(list(new.token_ids), new.prompt_length, new.sampling.max_tokens)
-        tokens = []
-        assert len({step.sequence_id for step in plan.sequences}) == len(plan.sequences)
+        result = StepResult(domain_id=self.domain_id, step_id=plan.step_id, started_s=0.0, finished_s=0.05)
+        at_work = [*plan.decodes, *(step.sequence_id for step in plan.sequences)]
+        assert len(set(at_work)) == len(at_work)
+        assert {sequence_id for sequence_id, _ in plan.decode_blocks} <= set(plan.decodes)
+        for sequence_id, block in plan.decode_blocks:
+            self.held[sequence_id].blocks.append(block)
+        for sequence_id in plan.decodes:
+            held = self.held[sequence_id]
+            if not held.finished:
+                assert held.outputs > 0
+                assert held.computed == len(held.tokens) - 1
+                self.compute(sequence_id, held.computed, 1, result)
         for step in plan.sequences:
-            held = self.held[step.sequence_id]
-            held.blocks.extend(step.new_blocks)
-            if held.finished:
-                continue
-            assert not held.host
-            assert step.start == held.computed
-            assert step.count >= 1
-            end = step.start + step.count
-            assert end <= len(held.tokens)
-            assert len(held.blocks) * self.block_size >= end
-            assert (
-                step.is_decode == (step.count == 1 and end == len(held.tokens) and held.outputs > 0)
-                or not step.is_decode
-            )
-            self.check_content(held, step.start)
-            self.write_content(held, step.start, end)
-            held.computed = end
-            if end == len(held.tokens):
-                token = next_token(held.tokens)
-                held.tokens.append(token)
-                finish = "length" if held.outputs >= held.max_tokens else None
-                # Some sequences end early, as on an end-of-sequence token that the scheduler cannot foresee.
-                if finish is None and token % 11 == 0:
-                    finish = "stop"
-                held.finished = finish is not None
-                tokens.append(SampledToken(step.sequence_id, held.outputs - 1, token, finish))
+            self.held[step.sequence_id].blocks.extend(step.new_blocks)
+            self.compute(step.sequence_id, step.start, step.count, result)
         self.check_blocks()
-        return StepResult(domain_id=self.domain_id, step_id=plan.step_id, started_s=0.0, finished_s=0.05, tokens=tokens)
+        return result
+
+    def compute(self, sequence_id: int, start: int, count: int, result: StepResult) -> None:
+        held = self.held[sequence_id]
+        if held.finished:
+            return
+        assert not held.host
+        assert start == held.computed
+        assert count >= 1
+        end = start + count
+        assert end <= len(held.tokens)
+        assert len(held.blocks) * self.block_size >= end
+        self.check_content(held, start)
+        self.write_content(held, start, end)
+        held.computed = end
+        if end == len(held.tokens):
+            token = next_token(held.tokens)
+            held.tokens.append(token)
+            finish = "length" if held.outputs >= held.max_tokens else None
+            # Some sequences end early, as on an end-of-sequence token that the scheduler cannot foresee.
+            if finish is None and token % 11 == 0:
+                finish = "stop"
+            held.finished = finish is not None
+            result.add(SampledToken(sequence_id, held.outputs - 1, token, finish))
 
     def check_content(self, held: Held, tokens: int) -> None:
         """The KV that attention reads is that of this sequence's own tokens."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.decay import DecayProfile
-from superinfer.scheduler.moore_hodgson import split_feasible
 from superinfer.scheduler.policies.allowance import Allowance, Reserve
 from superinfer.scheduler.policies.planner_config import PlannerConfig
 from superinfer.scheduler.policies.urgency import UrgencyClasses
@@ -41,6 +40,23 @@ def allowance(
         even = min(even, (own_s + spare_s / milestone.steps_left) / upper)
         whole = min(whole, (own_s + spare_s) / upper)
     return Allowance(even, whole)
+
+
+def split_feasible(jobs: list[tuple[float, float]]) -> tuple[list[int], list[int]]:
+    """Moore–Hodgson: indices of jobs (time to deadline, work) to keep and to give up, each in deadline order."""
+    order = sorted(range(len(jobs)), key=lambda i: (jobs[i][0], i))
+    kept: list[int] = []
+    total = 0.0
+    for i in order:
+        kept.append(i)
+        total += jobs[i][1]
+        while kept and total > jobs[i][0]:
+            worst = min(kept, key=lambda k: (-jobs[k][1], k))
+            kept.remove(worst)
+            total -= jobs[worst][1]
+            if worst == i:
+                break
+    return kept, [i for i in order if i not in kept]
 
 
 @dataclass(slots=True)

@@ -56,10 +56,10 @@ def finish_at(scheduler: Scheduler, now: float) -> dict[str, bool | None]:
     """Run one step that ends every request; whether each met its contract."""
     plan = scheduler.plan("0", 0.0)
     assert plan is not None
-    tokens = [SampledToken(step.sequence_id, 0, 7, "length") for step in plan.sequences]
-    outputs = scheduler.observe(
-        StepResult(domain_id="0", step_id=plan.step_id, started_s=0.0, finished_s=now, tokens=tokens), now
-    )
+    result = StepResult(domain_id="0", step_id=plan.step_id, started_s=0.0, finished_s=now)
+    for step in plan.sequences:
+        result.add(SampledToken(step.sequence_id, 0, 7, "length"))
+    outputs = scheduler.observe(result, now)
     return {output.request_id: output.met for output in outputs if hasattr(output, "met")}
 
 

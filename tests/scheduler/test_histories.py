@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
-from superinfer.scheduler.outputs import FinishOutput, TokenOutput
+from superinfer.scheduler.outputs import FinishOutput
 from superinfer.scheduler.policies.registry import POLICIES
 from superinfer.scheduler.request import Request, SamplingParams
 from superinfer.scheduler.scheduler import Scheduler
@@ -60,12 +60,14 @@ def run_history(policy: str, seed: int, *, host_blocks: int, kv_blocks: int, kil
 
     def take(outputs: list) -> None:
         for output in outputs:
-            assert output.request_id not in ended
-            if isinstance(output, TokenOutput):
-                assert output.output_index == len(got[output.request_id])
-                got[output.request_id].append(output.token_id)
-            else:
+            if isinstance(output, FinishOutput):
+                assert output.request_id not in ended
                 ended[output.request_id] = output
+                continue
+            for token in output.each():
+                assert token.request_id not in ended
+                assert token.output_index == len(got[token.request_id])
+                got[token.request_id].append(token.token_id)
 
     for turn in range(3000):
         now += draw.random() * 0.05

@@ -59,7 +59,8 @@ class Watched:
         before = set(builder.domain.running)
         self._policy.compose(builder)
         entered = set(builder.domain.running) - before
-        grown = {step.sequence_id for step in builder.steps if step.new_blocks}
+        grown = {step.sequence_id for step in builder.chunks if step.new_blocks}
+        grown |= {sequence_id for sequence_id, _ in builder.decode_blocks}
         for rotation in builder.rotate_out_list:
             self.rotated_out[rotation.sequence_id] += 1
             self.displaced.update((winner, rotation.sequence_id) for winner in entered)

@@ -120,15 +120,13 @@ class Driver:
         needed = -(-(start + count) // size) - len(self.blocks[sequence_id])
         new_blocks = [self.free.pop() for _ in range(needed)]
         self.blocks[sequence_id] += new_blocks
-        self.plan.sequences.append(
-            SequenceStep(
-                sequence_id=sequence_id,
-                start=start,
-                count=count,
-                is_decode=bool(self.tokens[sequence_id]) and count == 1,
-                new_blocks=new_blocks,
+        if self.tokens[sequence_id] and left == 1:
+            self.plan.decodes.append(sequence_id)
+            self.plan.decode_blocks.extend((sequence_id, block) for block in new_blocks)
+        else:
+            self.plan.sequences.append(
+                SequenceStep(sequence_id=sequence_id, start=start, count=count, new_blocks=new_blocks)
             )
-        )
         self.computed[sequence_id] += count
 
     def rotate_out(self, sequence_id: int) -> None:

@@ -16,7 +16,6 @@ from superinfer.contracts.errors import ModelError, ResourceError
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.model_runner import ModelRunner
 from superinfer.scheduler.request import SamplingParams
-from superinfer.scheduler.steps import SequenceStep
 
 KINDS = ["llama", "llama3", "llama-linear", "llama-biases", "mistral-wide-heads", "qwen2"]
 
@@ -136,7 +135,7 @@ def test_a_step_planned_for_a_finished_sequence_is_skipped(driver: Any) -> None:
     run.advance(1)
     run.advance(2)
     assert {token.finish for token in run.run()} == {"length", None}
-    run.plan.sequences.append(SequenceStep(sequence_id=1, start=10, count=1, is_decode=True))
+    run.plan.decodes.append(1)
     run.advance(2)
     assert [(token.sequence_id, token.output_index) for token in run.run()] == [(2, 1)]
 
@@ -182,7 +181,7 @@ def test_bfloat16_stays_close_to_float32(driver: Any) -> None:
         run.add(1, prompt(40), greedy(1))
         run.advance(1)
         logits = []
-        run.runner._sample = lambda rows, _, kept=logits: (kept.append(rows.copy()), [])[1]
+        run.runner._sample = lambda rows, _, __, kept=logits: kept.append(rows.copy())
         run.run()
         outputs.append(torch.from_numpy(logits[0]).log_softmax(-1))
     difference = (outputs[0] - outputs[1]).abs().mean()

@@ -107,14 +107,13 @@ def log_probabilities(directory: Path, dtype: DType, prompts: list[list[int]]) -
     runner = ModelRunner(config)
     kept: list[torch.Tensor] = []
 
-    def keep(rows: Any, _sequences: Any) -> list[Any]:
+    def keep(rows: Any, _sequences: Any, _result: Any) -> None:
         kept.extend(torch.from_numpy(rows).log_softmax(-1))
-        return []
 
     runner._sample = keep  # type: ignore[method-assign]
     for i, prompt in enumerate(prompts):
         new = NewSequence(sequence_id=i, token_ids=prompt, prompt_length=len(prompt), sampling=SamplingParams())
-        step = SequenceStep(sequence_id=i, start=0, count=len(prompt), is_decode=False, new_blocks=list(range(40)))
+        step = SequenceStep(sequence_id=i, start=0, count=len(prompt), new_blocks=list(range(40)))
         runner.execute(StepPlan(domain_id="d", step_id=i, new_sequences=[new], sequences=[step], finished=[i - 1]))
     return kept
 

@@ -76,30 +76,29 @@ class ToyRunner:
             self._sequences[rotation.sequence_id].blocks = [block for _, block in rotation.pairs]
         for new in plan.new_sequences:
             self._sequences[new.sequence_id] = ToySequence(list(new.token_ids), new.prompt_length, new.sampling)
-        tokens = [
-            token
-            for step in plan.sequences
-            if (token := self._step(step.sequence_id, step.start, step.count, step.new_blocks))
-        ]
+        result = StepResult(domain_id=self._domain_id, step_id=plan.step_id, started_s=started_s, finished_s=0.0)
+        for sequence_id, block in plan.decode_blocks:
+            self._sequences[sequence_id].blocks.append(block)
+        work = [(sequence_id, self._sequences[sequence_id].computed, 1) for sequence_id in plan.decodes]
+        for step in plan.sequences:
+            self._sequences[step.sequence_id].blocks += step.new_blocks
+            work.append((step.sequence_id, step.start, step.count))
+        for item in work:
+            if token := self._step(*item):
+                result.add(token)
         if self._step_s:
             time.sleep(self._step_s)
         while self._hang:
             time.sleep(3600)
-        return StepResult(
-            domain_id=self._domain_id,
-            step_id=plan.step_id,
-            started_s=started_s,
-            finished_s=time.monotonic(),
-            tokens=tokens,
-        )
+        result.finished_s = time.monotonic()
+        return result
 
-    def _step(self, sequence_id: int, start: int, count: int, new_blocks: list[int]) -> SampledToken | None:
+    def _step(self, sequence_id: int, start: int, count: int) -> SampledToken | None:
         sequence = self._sequences[sequence_id]
         if sequence.finished:
             return None
         if self._fail_token in sequence.token_ids:
             raise RuntimeError("token 29999\nbreaks the toy")
-        sequence.blocks += new_blocks
         known = len(sequence.token_ids)
         assert start == sequence.computed, f"computed {sequence.computed}, told to go on at {start}"
         assert start + count <= known, f"{known} tokens known, told to compute [{start}, {start + count})"

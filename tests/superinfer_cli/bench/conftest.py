@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -56,6 +57,6 @@ def toy_processes(monkeypatch, tmp_path):
     """Child processes find the toy runner, and every socket directory lies in the test's own folder."""
     sockets = tmp_path / "sockets"
     sockets.mkdir()
-    monkeypatch.setenv("PYTHONPATH", TOY)
+    monkeypatch.setenv("PYTHONPATH", TOY, prepend=os.pathsep)
     monkeypatch.setenv("TMPDIR", str(sockets))
     monkeypatch.setattr(tempfile, "tempdir", str(sockets))
