@@ -45,6 +45,7 @@ from superinfer.scheduler.request import Request
 from superinfer.scheduler.scheduler import Scheduler
 from superinfer.scheduler.stats import SchedulerStats
 from superinfer.scheduler.steps import StepResult
+from superinfer.scheduler.warm_up import warm_up
 
 _FLUSH_MS = 2000
 _FIRST_CLIENT_S = 1.0
@@ -88,6 +89,8 @@ class Engine:
             now = time.monotonic()
             for worker in self._workers:
                 worker.start(now)
+            # While the workers load their models.
+            warm_up(self._latency_model, self._config.scheduler)
             while not self._stopping:
                 self._wait()
                 self._serve_clients()
