@@ -41,27 +41,26 @@ def prompts(directory: Path) -> list[list[int]]:
     tokenizer = load_tokenizer(directory)
     text = [tokenizer.encode(SENTENCES[i % 7] + SENTENCES[(i * 3 + 1) % 7]) for i in range(80)]
     stream = [token for part in text for token in part]
-    lengths = [round(1 + 599 * (i / (PROMPTS - 1)) ** 2) for i in range(PROMPTS)]
+    lengths = [round(1 + 599 * (i / (PROMPTS - 1)) ** 3) for i in range(PROMPTS)]
     return [stream[37 * i : 37 * i + length] for i, length in enumerate(lengths)]
 
 
-@pytest.fixture(scope="module")
-def reference(directory: Path, prompts: list[list[int]]) -> list[list[int]]:
+def greedy_continuations(directory: Path, prompts: list[list[int]], outputs: list[list[int]]) -> list[list[int]]:
+    """What transformers' model finds likeliest after each prompt, and after it with 1, 2, … of its output.
+
+    That these are the output says by induction that the model's own greedy decoding gives it, for a tenth of the time.
+    """
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    outputs = []
-    for prompt in prompts:
-        output = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=OUTPUT,
-            do_sample=False,
-        )
-        outputs.append(output[0, len(prompt) :].tolist())
-    return outputs
+    found = []
+    with torch.inference_mode():
+        for prompt, output in zip(prompts, outputs, strict=True):
+            logits = model(torch.tensor([prompt + output[:-1]]), logits_to_keep=len(output)).logits
+            found.append(logits[0].argmax(-1).tolist())
+    return found
 
 
 def test_greedy_equals_transformers_batched_chunked_rotated_joining_and_leaving(
-    directory: Path, prompts: list[list[int]], reference: list[list[int]], driver: Any
+    directory: Path, prompts: list[list[int]], driver: Any
 ) -> None:
     run = driver(directory, kv_cache_bytes=700 * 2**20, host_blocks=600, max_model_len=1024, block_size=16)
     waiting, running = list(range(PROMPTS)), []
@@ -97,8 +96,11 @@ def test_greedy_equals_transformers_batched_chunked_rotated_joining_and_leaving(
             running.remove(i)
             run.forget(i)
     assert len(rotated) > PROMPTS // 2
-    wrong = [i for i in range(PROMPTS) if run.tokens[i] != reference[i]]
-    assert not wrong, {i: (run.tokens[i], reference[i]) for i in wrong}
+    outputs = [run.tokens[i] for i in range(PROMPTS)]
+    assert all(len(output) == OUTPUT or run.finishes[i] == "stop" for i, output in enumerate(outputs))
+    reference = greedy_continuations(directory, prompts, outputs)
+    wrong = [i for i in range(PROMPTS) if outputs[i] != reference[i]]
+    assert not wrong, {i: (outputs[i], reference[i]) for i in wrong}
 
 
 def log_probabilities(directory: Path, dtype: DType, prompts: list[list[int]]) -> list[torch.Tensor]:
@@ -121,7 +123,7 @@ def log_probabilities(directory: Path, dtype: DType, prompts: list[list[int]]) -
 def test_bfloat16_log_probabilities_stay_near_float32(
     directory: Path, prompts: list[list[int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = prompts[4:20:4]
+    chosen = prompts[10:26:4]
     full, half = (log_probabilities(directory, dtype, chosen) for dtype in ("float32", "bfloat16"))
     likely = [f > f.max() - 10 for f in full]
     differences = torch.cat([(f - h).abs()[mask] for f, h, mask in zip(full, half, likely, strict=True)])

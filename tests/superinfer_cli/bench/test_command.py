@@ -64,12 +64,24 @@ def test_a_fault_line_says_what_was_lost_and_verified(tmp_path):
         assert part in line
 
 
+SHORT = """
+name: short
+requests: 8
+load: 0.9
+classes:
+  - {service_id: triage, share: 0.5, prompt_tokens: 30, output_tokens: 4, slo: {slo_scale: 3}, priority: 2}
+  - {service_id: report, share: 0.5, prompt_tokens: 90, output_tokens: 12, slo: {slo_scale: 6}}
+"""
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_bench_on_the_real_model_compares_policies_on_the_same_requests(tmp_path):
-    out = tmp_path / "run"
-    command = [sys.executable, "-m", "superinfer.cli.main", "bench", "mixed", "--requests", "8", "--load", "0.5"]
+    out, scenario = tmp_path / "run", tmp_path / "short.yaml"
+    scenario.write_text(SHORT)
+    command = [sys.executable, "-m", "superinfer.cli.main", "bench", str(scenario)]
     command += ["--policy", "slack", "--policy", "fcfs", "--out", str(out), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["simulated"] is False
