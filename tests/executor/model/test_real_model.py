@@ -48,7 +48,7 @@ def prompts(directory: Path) -> list[list[int]]:
 def greedy_continuations(directory: Path, prompts: list[list[int]], outputs: list[list[int]]) -> list[list[int]]:
     """What transformers' model finds likeliest after each prompt, and after it with 1, 2, … of its output.
 
-    That these are the output says by induction that the model's own greedy decoding gives it, for a tenth of the time.
+    That these are the output says by induction that the model's own greedy decoding gives it.
     """
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     found = []
