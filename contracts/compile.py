@@ -76,6 +76,7 @@ def build_contract(
             min_gpu_count=int(terms.get("resource_constraints.min_gpu_count", 1)),
             preferred_gpu_type=_text(terms, "resource_constraints.preferred_gpu_type"),
             memory_per_gpu_mb=_number(terms, "resource_constraints.memory_per_gpu_mb"),
+            reserved_bandwidth_gb_per_s=_number(terms, "resource_constraints.reserved_bandwidth_gb_per_s"),
         ),
         sub_slos=sub_slos,
     )
@@ -100,6 +101,7 @@ def terms_of(contract: SLOContract) -> Terms:
         "resource_constraints.min_gpu_count": resources.min_gpu_count if resources.min_gpu_count != 1 else None,
         "resource_constraints.preferred_gpu_type": resources.preferred_gpu_type,
         "resource_constraints.memory_per_gpu_mb": resources.memory_per_gpu_mb,
+        "resource_constraints.reserved_bandwidth_gb_per_s": resources.reserved_bandwidth_gb_per_s,
     }
     terms.update({key: value for key, value in said.items() if value is not None})
     return terms

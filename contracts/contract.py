@@ -13,11 +13,15 @@ class Bound(msgspec.Struct, frozen=True, order=True):
 
 
 class ResourceConstraints(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service asks of the devices that serve it."""
+    """What a service asks of the devices that serve it.
+
+    `reserved_bandwidth_gb_per_s` is the memory bandwidth kept for it on each device on which one of its requests runs.
+    """
 
     min_gpu_count: int = 1
     preferred_gpu_type: str | None = None
     memory_per_gpu_mb: float | None = None
+    reserved_bandwidth_gb_per_s: float | None = None
 
 
 class SLOContract(msgspec.Struct, frozen=True, kw_only=True):

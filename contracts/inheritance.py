@@ -9,7 +9,12 @@ from typing import Literal
 from superinfer.contracts.declaration import MILESTONES, Term, Terms
 from superinfer.contracts.schema import PERCENTILES
 
-HIGHER_IS_STRICTER = {"availability", "resource_constraints.min_gpu_count", "resource_constraints.memory_per_gpu_mb"}
+HIGHER_IS_STRICTER = {
+    "availability",
+    "resource_constraints.min_gpu_count",
+    "resource_constraints.memory_per_gpu_mb",
+    "resource_constraints.reserved_bandwidth_gb_per_s",
+}
 FALSE_IS_STRICTER = {"fallback.allowed", "precision_loss_allowed"}
 
 

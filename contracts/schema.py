@@ -106,6 +106,9 @@ class Resources(_Strict):
         None, min_length=1, description="such as H100-SXM5", json_schema_extra={"accepts": "text"}
     )
     memory_per_gpu_mb: float | None = _positive("memory per device at least, in MB")
+    reserved_bandwidth_gb_per_s: float | None = _positive(
+        "memory bandwidth kept for the service on each device on which one of its requests runs"
+    )
 
 
 class ContractDocument(_Strict):

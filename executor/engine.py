@@ -38,8 +38,7 @@ from superinfer.executor.messages import (
 from superinfer.executor.supervised_worker import SupervisedWorker, WorkerState
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.executor.worker_messages import error_kind, error_message
-from superinfer.profiler.latency_model import LatencyModel
-from superinfer.profiler.store import load_profile
+from superinfer.profiler.store import ModelProfile, load_profile
 from superinfer.scheduler.config import DomainSpec
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.scheduler import Scheduler
@@ -68,7 +67,7 @@ class Engine:
         lifeline: int | None = None,
     ) -> None:
         self._config = config
-        self._latency_model: LatencyModel | None = None
+        self._profile: ModelProfile | None = None
         self._scheduler: Scheduler | None = None
         self._max_model_len = config.scheduler.max_model_len
         self._lifeline = lifeline
@@ -85,12 +84,12 @@ class Engine:
     def run(self) -> int:
         """Serve until told to stop or the parent ends; the exit code. Clients learn why an engine failed."""
         try:
-            self._latency_model = load_profile(Path(self._config.profile_path)).latency_model
+            self._profile = load_profile(Path(self._config.profile_path))
             now = time.monotonic()
             for worker in self._workers:
                 worker.start(now)
             # While the workers load their models.
-            warm_up(self._latency_model, self._config.scheduler)
+            warm_up(self._profile.latency_model, self._config.scheduler)
             while not self._stopping:
                 self._wait()
                 self._serve_clients()
@@ -214,7 +213,7 @@ class Engine:
         if ready is None:
             return
         if self._scheduler is not None:
-            self._scheduler.domain_ready(DomainSpec(worker.domain_id, worker.kv_blocks), now)
+            self._scheduler.domain_ready(self._domain_spec(worker), now)
             self._announce(worker, "up", now)
             return
         self._max_model_len = min(self._max_model_len, ready.max_model_len)
@@ -223,19 +222,30 @@ class Engine:
 
     def _open(self) -> None:
         """All workers are up: make the scheduler and begin to serve."""
-        assert self._latency_model is not None
-        domains = [DomainSpec(worker.domain_id, worker.kv_blocks) for worker in self._workers]
+        assert self._profile is not None
+        domains = [self._domain_spec(worker) for worker in self._workers]
         settings = msgspec.structs.replace(self._config.scheduler, max_model_len=self._max_model_len)
         self._scheduler = Scheduler(
             domains=domains,
             contracts=self._config.contracts,
-            latency_model=self._latency_model,
+            latency_model=self._profile.latency_model,
             config=settings,
         )
         self._hub.broadcast(self._ready_message())
         early, self._early = self._early, []
         for client, message in early:
             self._handle(self._scheduler, client, message)
+
+    def _domain_spec(self, worker: SupervisedWorker) -> DomainSpec:
+        """What the scheduler knows of a domain: its blocks, and by the profile its bandwidth and what a token takes."""
+        profile = self._profile
+        assert profile is not None
+        return DomainSpec(
+            worker.domain_id,
+            worker.kv_blocks,
+            bandwidth_gb_per_s=profile.device.memory_read_gb_per_s or 0.0,
+            kv_bytes_per_token=float(profile.static.memory.kv_bytes_per_token),
+        )
 
     def _tend_running(self, worker: SupervisedWorker, now: float) -> None:
         process = worker.process

@@ -35,7 +35,13 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
 
 
 class DomainSpec(msgspec.Struct, frozen=True):
-    """One fault domain as the scheduler sees it."""
+    """One fault domain as the scheduler sees it.
+
+    `bandwidth_gb_per_s` is its memory bandwidth, best the measured one, and `kv_bytes_per_token` what a token in its
+    cache takes; without the first, 0, no bandwidth can be reserved there.
+    """
 
     domain_id: str
     kv_blocks: int
+    bandwidth_gb_per_s: float = 0.0
+    kv_bytes_per_token: float = 0.0

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Literal
 
@@ -99,13 +99,21 @@ class BandwidthLedger:
         self._now = -math.inf
         self._next_id = 0
         for device in devices:
-            if device.device_id in self._devices:
-                raise UsageError(f"device {device.device_id!r} is given twice; each device once is accepted")
-            _check_positive("bandwidth_gb_per_s", device.bandwidth_gb_per_s)
-            if not 0.0 < device.reservable_share <= 1.0:
-                raise UsageError(f"reservable_share {device.reservable_share!r}: above 0, at most 1 is accepted")
-            self._devices[device.device_id] = device
-            self._held[device.device_id] = {}
+            self.add_device(device)
+
+    def add_device(self, device: DeviceBandwidth) -> None:
+        """One more device, with nothing reserved. Raises UsageError."""
+        if device.device_id in self._devices:
+            raise UsageError(f"device {device.device_id!r} is given twice; each device once is accepted")
+        _check_positive("bandwidth_gb_per_s", device.bandwidth_gb_per_s)
+        if not 0.0 < device.reservable_share <= 1.0:
+            raise UsageError(f"reservable_share {device.reservable_share!r}: above 0, at most 1 is accepted")
+        self._devices[device.device_id] = device
+        self._held[device.device_id] = {}
+
+    def reservable_gb_per_s(self, device_id: str) -> float:
+        """The most that may be reserved of a device at once."""
+        return self._device(device_id).reservable_gb_per_s
 
     def reserve(
         self,
@@ -141,6 +149,29 @@ class BandwidthLedger:
         # What is kept holds no chain of everything it ever displaced.
         self._held[device_id][reservation.reservation_id] = _without_history(reservation)
         return reservation
+
+    def fits(self, device_id: str, bandwidth_gb_per_s: float, now: float) -> bool:
+        """Whether so much more could be reserved now, without reserving it."""
+        device = self._device(device_id)
+        self.expire(now)
+        return _fits(self._held[device_id].values(), bandwidth_gb_per_s, device.reservable_gb_per_s, self._now)
+
+    def is_held(self, reservation_id: int, now: float) -> bool:
+        """Whether a reservation has not ended yet."""
+        self.expire(now)
+        return any(reservation_id in held for held in self._held.values())
+
+    def extend(self, reservation_id: int, end_s: float, now: float) -> bool:
+        """Let one that is held end later, never sooner; False where it has ended already.
+
+        Room is no matter: what else is held was granted beside it.
+        """
+        self.expire(now)
+        for held in self._held.values():
+            if (reservation := held.get(reservation_id)) is not None:
+                held[reservation_id] = replace(reservation, end_s=max(reservation.end_s, end_s))
+                return True
+        return False
 
     def release(self, reservation_id: int, now: float) -> bool:
         """End one reservation; False where it has ended already."""

@@ -15,6 +15,7 @@ from superinfer.contracts.errors import ContractConflictError
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.admission import AdmissionControl
 from superinfer.scheduler.arrivals import RecentQuantile
+from superinfer.scheduler.bandwidth import BandwidthGate, is_unreserved
 from superinfer.scheduler.blocks import BlockPool
 from superinfer.scheduler.budgets import Answer, BudgetBook
 from superinfer.scheduler.columns import SequenceTable
@@ -59,6 +60,7 @@ class Scheduler:
         self.assignment = DomainAssignment(config.fault_domains, [domain.domain_id for domain in domains])
         self.admission = AdmissionControl(latency_model, config, self.assignment, self.queues)
         self.budgets = BudgetBook(config.budget_window_s)
+        self.bandwidth = BandwidthGate()
         self._contracts: dict[str, SLOContract] = {}
         self._asked: dict[str, tuple[str, SLOContract]] = {}
         self._by_request: dict[str, SequenceState] = {}
@@ -83,6 +85,8 @@ class Scheduler:
         self._drop_contract(contract.service_id, keep=parts.keys() | {contract.service_id})
         self._contracts.update(parts)
         self._contracts[contract.service_id] = contract
+        for contract_id in (contract.service_id, *parts):
+            self.bandwidth.declare(contract_id, self._contracts[contract_id])
 
     def remove_contract(self, service_id: str) -> None:
         """Refuse new requests of the contract and its sub-tasks; those in flight keep the version they have.
@@ -165,9 +169,12 @@ class Scheduler:
         if not domain.is_up:
             return None
         domains_up = sum(d.is_up for d in self.domains.values())
-        builder = StepBuilder(domain, self._ground, now, domains_up=domains_up)
+        gate = self.bandwidth if self.bandwidth.is_used else None
+        builder = StepBuilder(domain, self._ground, now, domains_up=domains_up, gate=gate)
         if self.assignment.has_map:
             self.queues.hidden = self.assignment.hidden(domain_id, self.queues.contract_ids())
+        if gate is not None:
+            self._limit_bandwidth(builder, gate)
         self.policy.compose(builder)
         self.queues.hidden = frozenset()
         builder.close()
@@ -227,6 +234,7 @@ class Scheduler:
         domain = self.domains[domain_id]
         domain.is_up = False
         self._update_assignment()
+        self.bandwidth.domain_failed(domain_id, now)
         members = [*domain.running.values(), *domain.rotated.values()]
         suspects: set[int] = set()
         for step in domain.in_flight.values():
@@ -258,6 +266,7 @@ class Scheduler:
             # Step ids never repeat, so that a late result of the dead worker cannot pass for one of its successor.
             state.next_step_id = previous.next_step_id
         self.domains[domain.domain_id] = state
+        self.bandwidth.domain_ready(domain, now)
         self._update_assignment()
 
     def fail_all(self, now: float, error: str) -> list[Output]:
@@ -306,6 +315,19 @@ class Scheduler:
                 self._contracts.pop(contract_id, None)
                 self.policy.on_retire(contract_id)
 
+    def _limit_bandwidth(self, builder: StepBuilder, gate: BandwidthGate) -> None:
+        """Hide what finds no room for its reservation, and hold back what best effort would move beyond the rest."""
+        domain, now = builder.domain, builder.now
+        waiting = self.queues.contract_ids()
+        hidden = gate.hidden(domain.domain_id, waiting, now)
+        running = [each for each in domain.running.values() if each.can_decode]
+        if back := gate.held_back(domain.domain_id, running, self.model, now):
+            # Whatever else of it came in would only be held back as well.
+            builder.hold_back([*back, *(s for s in domain.rotated.values() if is_unreserved(s.contract))])
+            heads = [(each, self.queues.head(each)) for each in waiting]
+            hidden |= {each for each, head in heads if head is not None and is_unreserved(head.contract)}
+        self.queues.hidden |= hidden
+
     def _update_assignment(self) -> None:
         self.assignment.set_up([each.domain_id for each in self.domains.values() if each.is_up])
 
@@ -323,6 +345,8 @@ class Scheduler:
                 code="unknown_contract",
                 message=f"contract {request.contract_id!r} is not registered; registered: {known}",
             )
+        if refusal := self.bandwidth.refusal(request.contract_id, self.assignment.home(request.contract_id)):
+            return refusal
         if request.request_id in self._by_request:
             return Refusal(
                 code="duplicate_id",
@@ -362,6 +386,7 @@ class Scheduler:
     ) -> FinishOutput:
         request, domain = sequence.request, sequence.domain
         self.queues.remove(sequence)
+        self.bandwidth.left(sequence, now)
         if domain is not None and sequence.known_to_worker:
             domain.device_blocks.give_back(sequence.blocks)
             domain.host_blocks.give_back(sequence.host_blocks)

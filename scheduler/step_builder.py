@@ -7,11 +7,13 @@ predicted time up to date. Comparing policies on one mechanism compares policies
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel, StepShape
+from superinfer.scheduler.bandwidth import BandwidthGate
 from superinfer.scheduler.columns import RUNNING, STATUS, FloatArray, IntArray, SequenceTable
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.domain import DomainState
@@ -56,7 +58,9 @@ class Ground:
 class StepBuilder:
     """Collects one step of one domain."""
 
-    def __init__(self, domain: DomainState, ground: Ground, now: float, *, domains_up: int = 1) -> None:
+    def __init__(
+        self, domain: DomainState, ground: Ground, now: float, *, domains_up: int = 1, gate: BandwidthGate | None = None
+    ) -> None:
         self.domain = domain
         self.ground = ground
         self.table = ground.table
@@ -65,6 +69,7 @@ class StepBuilder:
         self.config = ground.config
         self.now = now
         self.domains_up = domains_up
+        self.gate = gate
         self.shape = StepShape()
         self.chunks: list[SequenceStep] = []
         self.prefills: list[SequenceState] = []
@@ -74,6 +79,7 @@ class StepBuilder:
         self.rotate_in_list: list[Rotation] = []
         self.has_preempted = False
         self._stamp = ground.table.next_stamp()
+        self._held_back: set[int] = set()
         self._rotated_in: set[int] = set()
         self._vacated_host_blocks: list[int] = []
 
@@ -263,7 +269,7 @@ class StepBuilder:
         if count <= 0 or self.is_planned(sequence):
             return 0
         enters = sequence.status is Status.WAITING
-        if enters and not self.has_room:
+        if enters and not (self.has_room and self._may_enter(sequence)):
             return 0
         # All blocks of the prompt are taken at once on entry: a prefill that ran out of memory half-way would hold
         # what it has and help nobody.
@@ -285,12 +291,19 @@ class StepBuilder:
         sequence.planned_outputs += samples
         return count
 
+    def hold_back(self, sequences: Iterable[SequenceState]) -> None:
+        """Give these no work in this step; they may be preempted all the same."""
+        for sequence in sequences:
+            self._held_back.add(sequence.sequence_id)
+            sequence.planned_in = self._stamp
+
     def preempt(self, sequence: SequenceState) -> bool:
         """Take a running sequence's blocks: rotate it out, or where host memory is full let it be computed anew.
 
         A sequence with a step in flight cannot be computed anew yet, since tokens of it are still to come.
         """
-        if self.is_planned(sequence) or sequence.status is not Status.RUNNING:
+        has_work = self.is_planned(sequence) and sequence.sequence_id not in self._held_back
+        if has_work or sequence.status is not Status.RUNNING:
             return False
         if sequence.sequence_id in self._rotated_in:
             return False
@@ -300,6 +313,8 @@ class StepBuilder:
             self.domain.device_blocks.give_back(sequence.blocks)
             del self.domain.running[sequence.sequence_id]
             self.domain.finished.append(sequence.sequence_id)
+            if self.gate is not None:
+                self.gate.left(sequence, self.now)
             sequence.restart()
             sequence.enter_stage("queue", self.now)
             self.queues.push(sequence)
@@ -365,7 +380,12 @@ class StepBuilder:
             sequence.add_blocks(blocks)
         return blocks
 
+    def _may_enter(self, sequence: SequenceState) -> bool:
+        return self.gate is None or self.gate.may_enter(self.domain.domain_id, sequence, self.now)
+
     def _enter(self, sequence: SequenceState) -> None:
+        if self.gate is not None:
+            self.gate.entered(self.domain.domain_id, sequence, self.now)
         self.queues.remove(sequence)
         sequence.status = Status.RUNNING
         sequence.domain = self.domain

@@ -30,7 +30,8 @@ def test_the_long_form_compiles_every_field() -> None:
           availability: 0.9999
           fallback: {allowed: false, alternative_service: null}
           precision_loss_allowed: false
-        resource_constraints: {min_gpu_count: 2, preferred_gpu_type: H100-SXM5, memory_per_gpu_mb: 40000}
+        resource_constraints: {min_gpu_count: 2, preferred_gpu_type: H100-SXM5, memory_per_gpu_mb: 40000,
+                               reserved_bandwidth_gb_per_s: 120}
         priority: 2
         """,
         "test",
@@ -44,6 +45,7 @@ def test_the_long_form_compiles_every_field() -> None:
     assert contract.resources.min_gpu_count == 2
     assert contract.resources.preferred_gpu_type == "H100-SXM5"
     assert contract.resources.memory_per_gpu_mb == 40000
+    assert contract.resources.reserved_bandwidth_gb_per_s == 120
 
 
 def test_short_and_long_form_compile_to_the_same_contract() -> None:

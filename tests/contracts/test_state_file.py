@@ -30,7 +30,8 @@ slo:
   availability: 0.999
   fallback: {allowed: true, alternative_service: report}
   precision_loss_allowed: false
-resource_constraints: {min_gpu_count: 2, preferred_gpu_type: H100, memory_per_gpu_mb: 40000}
+resource_constraints: {min_gpu_count: 2, preferred_gpu_type: H100, memory_per_gpu_mb: 40000,
+                       reserved_bandwidth_gb_per_s: 120}
 priority: 2
 sub_slos:
   intent: {description: first step, latency_p99_ms: 400, fallback_allowed: false}
