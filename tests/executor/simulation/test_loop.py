@@ -118,7 +118,7 @@ def test_the_run_ends_with_its_last_request_not_with_a_restart() -> None:
     assert result.duration_s < 2.0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     arrivals=st.lists(st.tuples(st.floats(0, 8), st.integers(1, 90), st.integers(1, 12)), min_size=1, max_size=25),
     faults=st.lists(st.tuples(st.floats(0, 10), st.sampled_from("ab"), st.floats(0, 3)), max_size=2),
