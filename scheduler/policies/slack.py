@@ -142,10 +142,11 @@ class SlackPolicy:
             holders = np.concatenate((holders, domain.rotated.rows))
         found = np.empty(len(holders), np.int64)
         number = rows_of_level(builder.table.counts, holders, self._classes.level_column, level, found)
-        waiting = [
-            builder.queues.first_rows(contract_id, self.planner.loose_in_flight * 4)
-            for contract_id in self._classes.contracts(level)
-        ]
+        waiting = []
+        for contract_id in self._classes.contracts(level):
+            builder.queues.lapse(contract_id, builder.now)
+            waiting.append(builder.queues.first_rows(contract_id, self.planner.loose_in_flight * 4))
+            waiting.append(builder.queues.first_lapsed_rows(contract_id, self.planner.loose_in_flight))
         return times.ranked(np.concatenate((found[:number], *waiting)))
 
     def _serve_first(self, builder: StepBuilder, times: PlanTimes, live: Ranked, level: int) -> None:

@@ -160,7 +160,9 @@ class PlainSlackPolicy:
             if not s.is_done_planning and self._classes.level(s) == level
         ]
         for contract_id in self._classes.contracts(level):
+            builder.queues.lapse(contract_id, builder.now)
             candidates.extend(builder.queues.first(contract_id, self.planner.loose_in_flight * 4))
+            candidates.extend(builder.queues.first_lapsed(contract_id, self.planner.loose_in_flight))
         live: list[_Live] = []
         lost: list[_Live] = []
         for sequence in candidates:
