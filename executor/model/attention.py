@@ -13,15 +13,21 @@ from superinfer.executor.model.architecture import Architecture
 from superinfer.executor.model.batch import TokenBatch
 from superinfer.executor.model.decode_attention import decode_attention
 from superinfer.executor.model.kernels import LOG2_E, as_numpy
-from superinfer.executor.model.linear import Linear
+from superinfer.executor.model.linear import Linear, panels_serve_all_sizes
+from superinfer.executor.model.panel_prefill import PrefillScratch, panel_prefill, supports
 from superinfer.executor.model.prefill_attention import prefill_attention
 from superinfer.executor.model.rope import rotate_and_store
 
 
 class AttentionScratch:
-    """Buffers that all layers share: the rotation table and the decode kernel's work space."""
+    """Buffers that all layers share: the rotation table and the attention kernels' work space."""
 
-    def __init__(self, architecture: Architecture, rotation: npt.NDArray[np.float32], max_tokens: int) -> None:
+    def __init__(
+        self, architecture: Architecture, rotation: npt.NDArray[np.float32], max_tokens: int, dtype: torch.dtype
+    ) -> None:
+        self.prefill: PrefillScratch | None = None
+        if dtype == torch.float32 and panels_serve_all_sizes() and supports(architecture.head_dim):
+            self.prefill = PrefillScratch(max_tokens, architecture.head_dim)
         self.rotation = rotation
         self.scale = np.float32(LOG2_E / math.sqrt(architecture.head_dim))
         self.scores = np.zeros((architecture.heads, max_tokens + 1), np.float32)
@@ -58,5 +64,8 @@ class Attention:
                 scratch.scores, scratch.sums, as_numpy(mixed),
             )  # fmt: skip
         for chunk in batch.chunks:
-            prefill_attention(queries, pool, self._layer, chunk, mixed)
+            if scratch.prefill is None:
+                prefill_attention(queries, pool, self._layer, chunk, mixed)
+            else:
+                panel_prefill(queries_array, pool, self._layer, chunk, mixed.numpy(), scratch.prefill)
         return self._output(mixed)

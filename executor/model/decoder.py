@@ -39,7 +39,7 @@ class Decoder:
         self.dtype = dtype
         self._epsilon = np.float32(architecture.norm_epsilon)
         builder = _LayerBuilder(architecture, weights, dtype)
-        scratch = AttentionScratch(architecture, rotation_table(architecture, max_model_len), max_model_len)
+        scratch = AttentionScratch(architecture, rotation_table(architecture, max_model_len), max_model_len, dtype)
         embedding = weights.get("model.embed_tokens.weight", (architecture.vocab_size, architecture.hidden_size))
         # The look-up table keeps a stored bfloat16: half the memory, and the same values.
         self._embedding = embedding if embedding.dtype == torch.bfloat16 else embedding.to(dtype)

@@ -16,6 +16,7 @@ from superinfer.executor.model.decode_attention import decode_attention
 from superinfer.executor.model.kernels import LOG2_E, as_numpy, exp2, kernel
 from superinfer.executor.model.mlp import silu_mul
 from superinfer.executor.model.norm import add_norm, norm
+from superinfer.executor.model.panel_prefill import PrefillScratch, panel_prefill, supports
 from superinfer.executor.model.prefill_attention import prefill_attention
 from superinfer.executor.model.rope import rotate_and_store, rotation_table
 
@@ -127,7 +128,12 @@ def test_prefill_attention_is_causal_from_any_start(
     pool, table = paged(keys, values, block_size)
     out = torch.zeros(first_row + count + 2, heads * dim, dtype=dtype)
     scaled = queries * (LOG2_E / math.sqrt(dim))
-    prefill_attention(scaled, as_numpy(pool), 1, PrefillChunk(first_row, start, count, table), out)
+    chunk = PrefillChunk(first_row, start, count, table)
+    prefill_attention(scaled, as_numpy(pool), 1, chunk, out)
+    outs = [out]
+    if dtype == torch.float32 and supports(dim):
+        outs.append(torch.zeros_like(out))
+        panel_prefill(scaled.numpy(), pool.numpy(), 1, chunk, outs[1].numpy(), PrefillScratch(context, dim))
     mask = torch.arange(context)[None, :] <= torch.arange(start, context)[:, None]
     expected = F.scaled_dot_product_attention(
         queries[first_row:].to(dtype).float().transpose(0, 1),
@@ -137,9 +143,24 @@ def test_prefill_attention_is_causal_from_any_start(
         enable_gqa=True,
     )
     expected = expected.transpose(0, 1).reshape(count, -1)
-    torch.testing.assert_close(out[first_row : first_row + count].float(), expected, **tolerance(dtype))
-    assert not out[:first_row].any()
-    assert not out[first_row + count :].any()
+    for result in outs:
+        torch.testing.assert_close(result[first_row : first_row + count].float(), expected, **tolerance(dtype))
+        assert not result[:first_row].any()
+        assert not result[first_row + count :].any()
+
+
+def test_panel_prefill_gives_the_same_bits_however_a_prompt_is_cut() -> None:
+    heads, kv_heads, dim, tokens = 6, 2, 32, 50
+    keys, values = (torch.randn(tokens, kv_heads, dim) for _ in range(2))
+    pool, table = paged(keys, values, 8)
+    queries = torch.randn(tokens, heads, dim).numpy()
+    scratch = PrefillScratch(tokens, dim)
+    whole, pieces = (np.empty((tokens, heads * dim), np.float32) for _ in range(2))
+    panel_prefill(queries, pool.numpy(), 1, PrefillChunk(0, 0, tokens, table), whole, scratch)
+    for start, end in ((0, 1), (1, 18), (18, 37), (37, tokens)):
+        chunk = PrefillChunk(start, start, end - start, table)
+        panel_prefill(queries, pool.numpy(), 1, chunk, pieces, scratch)
+    assert np.array_equal(pieces, whole)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,0 +1,139 @@
+"""Causal attention of a prefill chunk in float32, both products through the tiles of `panel_linear`.
+
+Keys and values of one head are gathered from the cache straight into panels. Six query rows (tokens by the query heads
+that share the key head) then meet exactly the panels of keys up to their last visible one, so no masked work is done
+but within a panel. The scores of a tile stay in the first cache level. Every sum runs in the same order however the
+prompt was cut into chunks: a token's result does not depend on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from superinfer.executor.model.batch import PrefillChunk
+from superinfer.executor.model.decode_attention import softmax_weights
+from superinfer.executor.model.kernels import kernel
+from superinfer.executor.model.panel_linear import TILE_TOKENS, tile_product
+from superinfer.executor.model.panels import INPUT_STEP, PANEL_COLUMNS
+
+FloatArray = npt.NDArray[np.float32]
+PANEL_ROW_BYTES = 4 * PANEL_COLUMNS
+STEP_BYTES = INPUT_STEP * PANEL_ROW_BYTES
+
+
+def supports(head_dim: int) -> bool:
+    """True where a head's values can be cut into whole panels."""
+    return head_dim % PANEL_COLUMNS == 0
+
+
+class PrefillScratch:
+    """Work space for contexts of up to `max_tokens`; its pages are taken when they are first used."""
+
+    def __init__(self, max_tokens: int, head_dim: int) -> None:
+        panels = -(-max_tokens // PANEL_COLUMNS)
+        self.keys: FloatArray = np.empty((panels, head_dim, PANEL_COLUMNS), np.float32)
+        self.values: FloatArray = np.empty(
+            (head_dim // PANEL_COLUMNS, panels * PANEL_COLUMNS, PANEL_COLUMNS), np.float32
+        )
+        self.scores: FloatArray = np.empty(TILE_TOKENS * panels * PANEL_COLUMNS, np.float32)
+        self.queries: FloatArray = np.empty((TILE_TOKENS, head_dim), np.float32)
+        self.mixed: FloatArray = np.empty((TILE_TOKENS, head_dim), np.float32)
+
+
+@kernel
+def gather_panels(pool: Any, layer: int, head: int, block_table: Any, context: int, keys: Any, values: Any) -> None:
+    """The first `context` keys and values of a head as panels; values are padded with zeros to a whole panel."""
+    block_size, dim = pool.shape[3], pool.shape[5]
+    for c in range(context):
+        block = pool[block_table[c // block_size], layer]
+        key, value = block[0, c % block_size, head], block[1, c % block_size, head]
+        column = keys[c // PANEL_COLUMNS, :, c % PANEL_COLUMNS]
+        for d in range(dim):
+            column[d] = key[d]
+        for p in range(dim // PANEL_COLUMNS):
+            for d in range(PANEL_COLUMNS):
+                values[p, c, d] = value[p * PANEL_COLUMNS + d]
+    padded = (context + PANEL_COLUMNS - 1) // PANEL_COLUMNS * PANEL_COLUMNS
+    for p in range(dim // PANEL_COLUMNS):
+        for c in range(context, padded):
+            for d in range(PANEL_COLUMNS):
+                values[p, c, d] = np.float32(0.0)
+
+
+@kernel
+def attend_tile(
+    queries: Any, keys: Any, values: Any, visible: Any, scores: Any, mixed: Any, totals: Any
+) -> None:  # fmt: skip
+    """mixed = unnormalised attention of six query rows, of which row i sees the first `visible[i]` keys.
+
+    totals gets the sums to divide by; scores is scratch.
+    """
+    dim = queries.shape[1]
+    panels = (visible[TILE_TOKENS - 1] + PANEL_COLUMNS - 1) // PANEL_COLUMNS
+    columns = panels * PANEL_COLUMNS
+    panel = keys.ctypes.data
+    target = scores.ctypes.data
+    for _ in range(panels):
+        following = panel + dim * PANEL_ROW_BYTES
+        tile_product(queries.ctypes.data, dim, panel, target, columns, following, STEP_BYTES, 6, 1, 1)
+        panel = following
+        target += PANEL_ROW_BYTES
+    for i in range(TILE_TOKENS):
+        row = scores[i * columns : (i + 1) * columns]
+        totals[i] = softmax_weights(row[: visible[i]])
+        for c in range(visible[i], columns):
+            row[c] = np.float32(0.0)
+    panel = values.ctypes.data
+    target = mixed.ctypes.data
+    for _ in range(dim // PANEL_COLUMNS):
+        following = panel + values.shape[1] * PANEL_ROW_BYTES
+        tile_product(scores.ctypes.data, columns, panel, target, dim, following, STEP_BYTES, 6, 1, 1)
+        panel = following
+        target += PANEL_ROW_BYTES
+
+
+@kernel
+def _panel_prefill(
+    queries: Any, pool: Any, layer: int, block_table: Any, start: int, first_row: int, count: int, out: Any,
+    keys: Any, values: Any, scores: Any, tile_queries: Any, mixed: Any,
+) -> None:  # fmt: skip
+    kv_heads, dim = pool.shape[4], pool.shape[5]
+    group = queries.shape[1] // kv_heads
+    rows = count * group
+    visible = np.empty(TILE_TOKENS, np.int64)
+    totals = np.empty(TILE_TOKENS, np.float32)
+    for h in range(kv_heads):
+        gather_panels(pool, layer, h, block_table, start + count, keys, values)
+        for first in range(0, rows, TILE_TOKENS):
+            for i in range(TILE_TOKENS):
+                # Past the end the last row is repeated, and its result not used.
+                row = min(first + i, rows - 1)
+                visible[i] = start + row // group + 1
+                source = queries[first_row + row // group, h * group + row % group]
+                for d in range(dim):
+                    tile_queries[i, d] = source[d]
+            attend_tile(tile_queries, keys, values, visible, scores, mixed, totals)
+            for i in range(min(TILE_TOKENS, rows - first)):
+                row = first + i
+                factor = np.float32(1.0) / totals[i]
+                target = out[first_row + row // group]
+                offset = (h * group + row % group) * dim
+                for d in range(dim):
+                    target[offset + d] = mixed[i, d] * factor
+
+
+def panel_prefill(
+    queries: FloatArray, pool: FloatArray, layer: int, chunk: PrefillChunk, out: FloatArray, scratch: PrefillScratch
+) -> None:
+    """out[rows of the chunk] = causal attention of the chunk's queries over its sequence's context.
+
+    queries (tokens, heads, head_dim) of the whole batch, multiplied by log2(e) / sqrt(head_dim); pool the device pool;
+    out (tokens, heads · head_dim); all float32 and contiguous, with `supports(head_dim)`.
+    """
+    _panel_prefill(
+        queries, pool, layer, chunk.block_table, chunk.start, chunk.first_row, chunk.count, out,
+        scratch.keys, scratch.values, scratch.scores, scratch.queries, scratch.mixed,
+    )  # fmt: skip
