@@ -52,7 +52,7 @@ class Decoder:
         """Run one step; keys and values of all tokens go to `pool`. Returns float32 logits of the sample rows.
 
         pool is the numpy view of (block, layer, k/v, slot, kv_head, head_dim) in the compute type. The result is
-        (sample rows, vocabulary).
+        (sample rows, vocabulary), valid until the next call.
         """
         tokens, hidden = len(batch.token_ids), self.architecture.hidden_size
         residual = np.empty((tokens, hidden), np.float32)
@@ -129,7 +129,7 @@ class _LayerBuilder:
             weight = embedding
         else:
             weight = self._weights.get(name, (self._shape.vocab_size, self._shape.hidden_size))
-        return Linear(weight, None, self._dtype, packed=self._packed)
+        return Linear(weight, None, self._dtype, packed=self._packed, keep_output=True)
 
     def _fused(self, parts: dict[str, int], inputs: int, with_bias: bool) -> Linear:
         """One linear layer from several stored ones that read the same input; `parts` maps name to width."""

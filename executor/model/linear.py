@@ -49,14 +49,19 @@ class Linear:
         *,
         packed: bool,
         panels_only: bool | None = None,
+        keep_output: bool = False,
     ) -> None:
-        """`packed`: oneDNN may pack. `panels_only`: no other kernel, whatever the size; None leaves it to the CPU."""
+        """`packed`: oneDNN may pack. `panels_only`: no other kernel, whatever the size; None leaves it to the CPU.
+
+        `keep_output`: the next call may overwrite this one's result, which saves fresh pages for wide layers.
+        """
         outputs, inputs = weight.shape
         self._outputs, self._columns = outputs, padded_columns(outputs)
         self._bias = None if bias is None else bias.to(dtype)
         self._packed = packed
         self._weight: torch.Tensor | None = None
         self._panels: torch.Tensor | None = None
+        self._kept = torch.empty(0, self._columns) if keep_output else None
         panels_only = panels_serve_all_sizes() if panels_only is None else panels_only
         narrow = weight.dtype == torch.bfloat16
         if dtype == torch.float32 and supports(inputs) and (panels_only or narrow):
@@ -71,7 +76,7 @@ class Linear:
         """x (tokens, in), contiguous → (tokens, out)."""
         tokens = x.shape[0]
         if self._panels is not None and (self._weight is None or tokens <= FEW_TOKENS):
-            out = torch.empty(tokens, self._columns)
+            out = self._output(tokens)
             self._panels_kernel(x.numpy(), self._panels_array, out.numpy())
             if self._columns != self._outputs:
                 out = out[:, : self._outputs].contiguous()
@@ -81,3 +86,10 @@ class Linear:
             return y
         assert self._weight is not None
         return F.linear(x, self._weight, self._bias)
+
+    def _output(self, tokens: int) -> torch.Tensor:
+        if self._kept is None:
+            return torch.empty(tokens, self._columns)
+        if len(self._kept) < tokens:
+            self._kept = torch.empty(tokens, self._columns)
+        return self._kept[:tokens]

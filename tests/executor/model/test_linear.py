@@ -76,6 +76,14 @@ def test_panels_hold_every_weight_once_and_zeros_elsewhere(stored: torch.dtype) 
     assert set(packed[: PANEL_COLUMNS * 8].tolist()) == set(weight[:PANEL_COLUMNS].flatten().tolist())
 
 
+def test_a_kept_output_serves_larger_and_smaller_calls() -> None:
+    weight = torch.randn(70, 8)
+    linear = Linear(weight, None, torch.float32, packed=False, panels_only=True, keep_output=True)
+    for tokens in (3, 9, 2):
+        x = torch.randn(tokens, 8)
+        torch.testing.assert_close(apply(linear, x), x @ weight.T, atol=2e-5, rtol=1e-5)
+
+
 def test_bfloat16_compute() -> None:
     weight, x = torch.randn(24, 64).bfloat16(), torch.randn(3, 64).bfloat16()
     linear = Linear(weight, None, torch.bfloat16, packed=packing_works(torch.bfloat16))
