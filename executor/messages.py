@@ -144,7 +144,7 @@ class ContractStats(msgspec.Struct, kw_only=True):
 
 
 class Stats(msgspec.Struct, tag=True, kw_only=True):
-    """A snapshot of the engine."""
+    """A snapshot of the engine; the fields of `scheduler.stats.SchedulerStats`."""
 
     time_s: float
     waiting: int
@@ -156,6 +156,7 @@ class Stats(msgspec.Struct, tag=True, kw_only=True):
     kv_blocks_free: int
     contracts: list[ContractStats]
     domains_up: list[str]
+    reserved_gb_per_s: dict[str, dict[str, float]] = {}
 
 
 EngineMessage = EngineReady | EngineFailed | FellBack | Tokens | Finished | Rejected | DomainEvent | Stats

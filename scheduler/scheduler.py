@@ -303,6 +303,7 @@ class Scheduler:
             kv_blocks_free=sum(d.device_blocks.free for d in up),
             contracts=contracts,
             domains_up=[d.domain_id for d in up],
+            reserved_gb_per_s=self.bandwidth.reserved_gb_per_s(now),
         )
 
     def _drop_contract(self, service_id: str, keep: Collection[str] = ()) -> None:

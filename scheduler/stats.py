@@ -24,7 +24,7 @@ class ContractCounts(msgspec.Struct):
 
 
 class SchedulerStats(msgspec.Struct, kw_only=True):
-    """Counts over all domains that are up."""
+    """Counts over all domains that are up; `reserved_gb_per_s` is what contracts hold of a domain, by both ids."""
 
     time_s: float
     waiting: int
@@ -36,3 +36,4 @@ class SchedulerStats(msgspec.Struct, kw_only=True):
     kv_blocks_free: int
     contracts: dict[str, ContractCounts]
     domains_up: list[str]
+    reserved_gb_per_s: dict[str, dict[str, float]] = {}

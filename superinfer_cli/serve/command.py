@@ -160,7 +160,9 @@ def serve(
             config.scheduler, admission=admission, max_waiting=max_waiting, budget_window_s=budget_window
         )
         config = msgspec.structs.replace(config, scheduler=scheduling)
-        latency_model = load_profile(Path(config.profile_path)).latency_model
+        profile = load_profile(Path(config.profile_path))
+        latency_model = profile.latency_model
+        note_unreserved(registry.list(), profile.device.memory_read_gb_per_s)
         check_attainable(registry.list(), latency_model, allow=allow_unattainable)
         book = ContractBook(
             registry,
@@ -198,6 +200,23 @@ def check_attainable(contracts: list[SLOContract], model: LatencyModel, *, allow
         raise UnattainableContractError(short)
     for check in short:
         _note(f"accepted though out of reach: {check}")
+
+
+def note_unreserved(contracts: Iterable[SLOContract], bandwidth_gb_per_s: float | None) -> None:
+    """A note for each contract whose bandwidth cannot be kept: what there is is not known, or less."""
+    from superinfer.scheduler.ledger import DeviceBandwidth
+
+    for contract in contracts:
+        wanted = contract.resources.reserved_bandwidth_gb_per_s
+        if wanted is None:
+            continue
+        if bandwidth_gb_per_s is None:
+            _note(f"contract {contract.service_id}: the profile has no memory bandwidth, so none is reserved")
+        elif wanted > (most := DeviceBandwidth("", bandwidth_gb_per_s).reservable_gb_per_s):
+            _note(
+                f"contract {contract.service_id} reserves {wanted:g} GB/s; at most {most:.1f} GB/s of a domain can be, "
+                "so its requests will be refused"
+            )
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -135,18 +136,28 @@ def _effects(service: Service, change: Change) -> dict[str, Any]:
     return effects
 
 
-async def _stats(service: Service) -> dict[str, ContractStats] | None:
-    """The engine's counts by contract id; None where it does not answer."""
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """The engine's counts and reservations by contract id."""
+
+    counts: dict[str, ContractStats]
+    reserved: dict[str, dict[str, float]]
+
+
+async def _stats(service: Service) -> _Live | None:
+    """What the engine says of contracts now; None where it does not answer."""
     try:
         stats = await engine_stats(service)
     except APIError:
         return None
-    return {one.service_id: one for one in stats.contracts}
+    reserved: dict[str, dict[str, float]] = {}
+    for domain_id, owners in stats.reserved_gb_per_s.items():
+        for contract_id, rate in owners.items():
+            reserved.setdefault(contract_id, {})[domain_id] = rate
+    return _Live({one.service_id: one for one in stats.contracts}, reserved)
 
 
-def _describe(
-    contract: SLOContract, stats: dict[str, ContractStats] | None, contract_id: str | None = None
-) -> dict[str, Any]:
+def _describe(contract: SLOContract, stats: _Live | None, contract_id: str | None = None) -> dict[str, Any]:
     """The contract and its fulfilment since the server started; sub-tasks have theirs."""
     contract_id = contract_id or contract.service_id
     described: dict[str, Any] = {"contract_id": contract_id, **msgspec.to_builtins(contract)}
@@ -157,13 +168,11 @@ def _describe(
     return described
 
 
-def _fulfillment(
-    contract: SLOContract, contract_id: str, stats: dict[str, ContractStats] | None
-) -> dict[str, Any] | None:
+def _fulfillment(contract: SLOContract, contract_id: str, stats: _Live | None) -> dict[str, Any] | None:
     """Counts, and the share that met the contract: null before the first has finished or where nothing was promised."""
     if stats is None:
         return None
-    counts = stats.get(contract_id) or ContractStats(service_id=contract_id)
+    counts = stats.counts.get(contract_id) or ContractStats(service_id=contract_id)
     rate = None if contract.is_best_effort or not counts.finished else counts.met / counts.finished
     return {
         "finished": counts.finished,
@@ -174,6 +183,7 @@ def _fulfillment(
         "refused": counts.refused,
         "fell_back": counts.fell_back,
         "budget": _budget(counts),
+        "reserved_gb_per_s": stats.reserved.get(contract_id, {}),
     }
 
 

@@ -58,6 +58,7 @@ class MemoryEngine:
         self.retired: list[str] = []
         self.contract_stats: list[ContractStats] = []
         self.domains_up = ["0"]
+        self.reserved_gb_per_s: dict[str, dict[str, float]] = {}
         self.answers_stats = True
 
     async def submit(self, request: Request) -> AsyncIterator[FellBack | Tokens | Finished | Rejected]:
@@ -130,6 +131,7 @@ class MemoryEngine:
             kv_blocks_free=8,
             contracts=self.contract_stats,
             domains_up=self.domains_up,
+            reserved_gb_per_s=self.reserved_gb_per_s,
         )
 
 

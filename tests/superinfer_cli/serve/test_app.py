@@ -72,6 +72,7 @@ async def test_the_same_request_id_twice_makes_two_engine_requests(client, engin
     [
         (("overloaded", "later", 1.25), 429, "overloaded"),
         (("too_long", "too long", None), 400, "context_length_exceeded"),
+        (("bandwidth_exceeded", "9.5 GB/s", None), 400, "bandwidth_exceeded"),
         (("engine_down", "down", None), 503, "engine_unavailable"),
         (("unknown_contract", "gone", None), 404, "contract_not_found"),
     ],

@@ -11,10 +11,11 @@ from superinfer.cli.serve.command import (
     check_attainable,
     check_scheduling,
     context_length,
+    note_unreserved,
     read_fault_map,
 )
 from superinfer.cli.serve.contract_book import load_contracts_and_state
-from superinfer.contracts.contract import Bound, SLOContract
+from superinfer.contracts.contract import Bound, ResourceConstraints, SLOContract
 from superinfer.contracts.errors import ContractConflictError, UsageError
 from superinfer.executor.models.source import ModelSource
 from superinfer.profiler.feasibility import UnattainableContractError
@@ -106,3 +107,13 @@ def test_a_fault_domain_map_is_held_against_the_contracts_and_domains_of_the_ser
         read_fault_map(file, contracts, 1)
     with pytest.raises(UsageError, match="contract 'a/b' is not registered"):
         read_fault_map(file, ["a"], 2)
+
+
+def test_bandwidth_that_cannot_be_kept_is_noted_at_the_start(capsys):
+    contract = SLOContract(service_id="a", resources=ResourceConstraints(reserved_bandwidth_gb_per_s=10.0))
+    note_unreserved([contract, SLOContract(service_id="b")], 12.0)
+    assert capsys.readouterr().err == ""
+    note_unreserved([contract], 10.0)
+    assert "contract a reserves 10 GB/s; at most 9.0 GB/s" in capsys.readouterr().err
+    note_unreserved([contract], None)
+    assert "no memory bandwidth" in capsys.readouterr().err

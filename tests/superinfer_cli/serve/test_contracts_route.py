@@ -83,6 +83,7 @@ async def test_the_list_shows_live_fulfilment(client, engine):
         ContractStats(service_id="triage", finished=8, met=6, running=1, waiting=2),
         ContractStats(service_id="triage/alarm", finished=1, met=1),
     ]
+    engine.reserved_gb_per_s = {"0": {}, "1": {"triage": 12.5}}
     listed = {one["contract_id"]: one for one in (await client.get("/v1/contracts")).json()["data"]}
     triage = listed["triage"]
     assert triage["fulfillment"] == {
@@ -94,6 +95,7 @@ async def test_the_list_shows_live_fulfilment(client, engine):
         "refused": 0,
         "fell_back": 0,
         "budget": None,
+        "reserved_gb_per_s": {"1": 12.5},
     }
     assert triage["sub_slos"]["alarm"]["fulfillment"]["rate"] == 1.0
     assert (await client.get("/v1/contracts/triage")).json() == triage
