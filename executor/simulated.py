@@ -8,19 +8,39 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+
+import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel, StepShape
-from superinfer.scheduler.steps import FinishReason, SampledToken, StepPlan, StepResult
+from superinfer.scheduler.columns import IntArray
+from superinfer.scheduler.kernels import compiled
+from superinfer.scheduler.steps import StepPlan, StepResult
+
+MAX_TOKENS, KNOWN_TOKENS, OUTPUTS = range(3)
+"""Columns of what the device remembers of a sequence; the known tokens include the output tokens."""
 
 
-@dataclass(slots=True)
-class _Held:
-    """What the simulated worker remembers of a sequence; `known_tokens` include the output tokens."""
-
-    max_tokens: int
-    known_tokens: int
-    outputs: int
+@compiled
+def run_decodes(held: IntArray, slots: IntArray, sampled: IntArray) -> tuple[int, int, int]:
+    """One token for each slot that has not ended. Returns how many that are, the context that they attend to, and how
+    many end with it; the positions of those that sample come first in `sampled`, of those that end last.
+    """
+    count = context = 0
+    ended = len(slots)
+    for i in range(len(slots)):
+        slot = slots[i]
+        if held[slot, OUTPUTS] >= held[slot, MAX_TOKENS]:
+            continue
+        context += held[slot, KNOWN_TOKENS] - 1
+        held[slot, KNOWN_TOKENS] += 1
+        held[slot, OUTPUTS] += 1
+        sampled[0, count] = i
+        sampled[1, count] = held[slot, OUTPUTS] - 1
+        if held[slot, OUTPUTS] == held[slot, MAX_TOKENS]:
+            ended -= 1
+            sampled[2, ended] = i
+        count += 1
+    return count, context, ended
 
 
 class SimulatedDevice:
@@ -36,38 +56,67 @@ class SimulatedDevice:
         self.sigma = sigma
         self.now = 0.0
         self._random = random.Random(f"{seed}:{domain_id}")
-        self._held: dict[int, _Held] = {}
+        self._slots: dict[int, int] = {}
+        self._held: IntArray = np.zeros((64, 3), np.int64)
+        self._free = list(range(64))
+        self._decodes: list[int] = []
+        self._decode_slots: IntArray = np.empty(0, np.int64)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """The result of a step that starts at `self.now`."""
-        for sequence_id in plan.finished:
-            self._held.pop(sequence_id, None)
+        self._forget(plan.finished)
         for new in plan.new_sequences:
-            committed = len(new.token_ids) - new.prompt_length
-            self._held[new.sequence_id] = _Held(new.sampling.max_tokens, len(new.token_ids), committed)
+            if not self._free:
+                self._grow()
+            slot = self._slots[new.sequence_id] = self._free.pop()
+            known = len(new.token_ids)
+            self._held[slot] = new.sampling.max_tokens, known, known - new.prompt_length
         shape = StepShape()
         result = StepResult(domain_id=self.domain_id, step_id=plan.step_id, started_s=self.now, finished_s=self.now)
-        for sequence_id in plan.decodes:
-            held = self._held.get(sequence_id)
-            if held is None or held.outputs >= held.max_tokens:
-                continue
-            shape.add_decode(held.known_tokens - 1)
-            self._sample(result, sequence_id, held)
+        if plan.decodes:
+            self._decode(plan.decodes, shape, result)
         for step in plan.sequences:
-            held = self._held.get(step.sequence_id)
-            if held is None or held.outputs >= held.max_tokens:
+            slot = self._slots.get(step.sequence_id, -1)
+            if slot < 0 or self._held[slot, OUTPUTS] >= self._held[slot, MAX_TOKENS]:
                 continue
-            samples = step.start + step.count >= held.known_tokens
+            samples = step.start + step.count >= int(self._held[slot, KNOWN_TOKENS])
             shape.add_prefill(step.start, step.count, samples=samples)
             if samples:
-                self._sample(result, step.sequence_id, held)
+                self._sample([step.sequence_id], np.array([slot]), result)
         noise = math.exp(self._random.gauss(0.0, self.sigma)) if self.sigma else 1.0
         result.finished_s += self.model.uncorrected_step_s(shape) * noise
         return result
 
-    @staticmethod
-    def _sample(result: StepResult, sequence_id: int, held: _Held) -> None:
-        held.outputs += 1
-        held.known_tokens += 1
-        finish: FinishReason | None = "length" if held.outputs == held.max_tokens else None
-        result.add(SampledToken(sequence_id, held.outputs - 1, 0, finish))
+    def _decode(self, decodes: list[int], shape: StepShape, result: StepResult) -> None:
+        if decodes is not self._decodes:
+            known = [sequence_id for sequence_id in decodes if sequence_id in self._slots]
+            slots = np.array([self._slots[sequence_id] for sequence_id in known], np.int64)
+            self._decodes = decodes if len(known) == len(decodes) else known
+            self._decode_slots = slots
+        count, context = self._sample(self._decodes, self._decode_slots, result)
+        shape.tokens += count
+        shape.decodes += count
+        shape.rows += count
+        shape.decode_context += context
+
+    def _sample(self, ids: list[int], slots: IntArray, result: StepResult) -> tuple[int, int]:
+        """Report a token for each that has not ended; how many, and the context that they attend to."""
+        sampled = np.empty((3, len(slots)), np.int64)
+        count, context, ended = run_decodes(self._held, slots, sampled)
+        result.sequence_ids += ids if count == len(ids) else [ids[i] for i in sampled[0, :count].tolist()]
+        result.output_indices += sampled[1, :count].tolist()
+        result.token_ids += [0] * count
+        result.ends += [(ids[i], "length") for i in sampled[2, ended:].tolist()]
+        return count, context
+
+    def _forget(self, sequence_ids: list[int]) -> None:
+        for sequence_id in sequence_ids:
+            slot = self._slots.pop(sequence_id, -1)
+            if slot >= 0:
+                self._free.append(slot)
+                self._decodes = []
+
+    def _grow(self) -> None:
+        more = len(self._held)
+        self._free.extend(range(more, 2 * more))
+        self._held = np.concatenate((self._held, np.zeros_like(self._held)))

@@ -11,6 +11,7 @@ import numpy as np
 from superinfer.profiler.latency_model import StepShape
 from superinfer.scheduler.blocks import BlockPool
 from superinfer.scheduler.columns import SEQUENCE_ID, IntArray, SequenceTable
+from superinfer.scheduler.kernels import are_owned
 from superinfer.scheduler.sequence import SequenceState
 
 
@@ -87,11 +88,7 @@ class Batch:
 
     def is_of(self, table: SequenceTable, rows: IntArray) -> bool:
         """Whether it is the batch of the sequences in these rows."""
-        return (
-            len(rows) == len(self.rows)
-            and bool((rows == self.rows).all())
-            and bool((table.counts[rows, SEQUENCE_ID] == self.ids).all())
-        )
+        return are_owned(table.counts, rows, self.rows, self.ids)
 
 
 @dataclass(slots=True)

@@ -141,7 +141,7 @@ def plan_decodes(
     A row fits while the step stays within `limit_s`, has fewer than `max_tokens` tokens, and where the row needs a
     block, one is free. A rotated sequence could come back where `may_enter`, and `air_blocks` stay free afterwards.
     Returns where it stopped (see the STOP_ constants; len(rows) at the end), how many rows it put into `chosen`, how
-    many of those need a block, which it put into `growing`, and the context that they attend to.
+    many of those need a block, which it put into `growing` and counted as theirs, and the context that they attend to.
     """
     planned = grown = added_context = 0
     for position in range(begin, len(rows)):
@@ -196,6 +196,7 @@ def plan_decodes(
         if lacks_block:
             growing[grown] = row
             grown += 1
+            counts[row, BLOCKS] += 1
         chosen[planned] = row
         planned += 1
         added_context += computed
@@ -219,6 +220,17 @@ def next_prefill(counts: IntArray, rows: IntArray, begin: int, stamp: int, may_e
         if status == RUNNING or (status == WAITING and may_enter):
             return position
     return len(rows)
+
+
+@compiled
+def are_owned(counts: IntArray, rows: IntArray, expected_rows: IntArray, ids: IntArray) -> bool:
+    """Whether these rows are those expected and each still belongs to the sequence with the id given."""
+    if len(rows) != len(expected_rows):
+        return False
+    same = 0
+    for i in range(len(rows)):
+        same += rows[i] == expected_rows[i] and counts[rows[i], SEQUENCE_ID] == ids[i]
+    return same == len(rows)
 
 
 @compiled

@@ -12,15 +12,37 @@ import numpy.typing as npt
 
 from superinfer.scheduler.columns import FloatArray, IntArray
 from superinfer.scheduler.kernels import compiled
+from superinfer.scheduler.sorting import sort_entries
 
 
-def split_feasible(time_left_s: FloatArray, work_s: FloatArray) -> tuple[IntArray, IntArray]:
-    """Indices of jobs to keep and to give up, each in deadline order; a job has a time to its deadline and work, both
-    in seconds.
+def split_feasible(time_left_s: FloatArray, work_s: FloatArray, ids: IntArray) -> tuple[IntArray, int]:
+    """Indices of the jobs to keep, then of those to give up, each with the least work first and equals by id; and how
+    many are kept. A job has a time to its deadline and work, both in seconds.
     """
-    order = np.argsort(time_left_s, kind="stable")
-    is_dropped = drop_longest(order, time_left_s, work_s)[order]
-    return order[~is_dropped], order[is_dropped]
+    order = np.empty(len(ids), np.int64)
+    return order, split_jobs(time_left_s, work_s, ids, order)
+
+
+@compiled
+def split_jobs(time_left_s: FloatArray, work_s: FloatArray, ids: IntArray, order: IntArray) -> int:
+    """`split_feasible`, into `order`."""
+    length = len(order)
+    places, spare = np.arange(length), np.empty(length, np.int64)
+    for i in range(length):
+        order[i] = i
+    sort_entries(time_left_s, time_left_s, places, order, spare)
+    is_dropped = drop_longest(order, time_left_s, work_s)
+    kept, dropped = 0, length
+    for i in range(length):
+        if is_dropped[i]:
+            dropped -= 1
+            order[dropped] = i
+        else:
+            order[kept] = i
+            kept += 1
+    sort_entries(work_s, work_s, ids, order[:kept], spare[:kept])
+    sort_entries(work_s, work_s, ids, order[kept:], spare[kept:])
+    return kept
 
 
 @compiled

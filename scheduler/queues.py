@@ -25,8 +25,10 @@ class WaitingQueues:
     While a domain plans, `hidden` are the contracts that it may not serve: whoever asks for them finds nobody.
     """
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, block_size: int = 16) -> None:
         self._key = key
+        self._block_size = block_size
+        self._blocks_wanted: dict[str, int] = {}
         self._lines: dict[str, WaitingLine] = {}
         self._lapsed: dict[str, WaitingLine] = {}
         self.hidden: frozenset[str] = frozenset()
@@ -37,7 +39,9 @@ class WaitingQueues:
         contract_id = sequence.request.contract_id
         if contract_id not in self._lines:
             self._lines[contract_id], self._lapsed[contract_id] = WaitingLine(), WaitingLine()
+            self._blocks_wanted[contract_id] = 0
         self._lines[contract_id].push(self._key(sequence), sequence)
+        self._blocks_wanted[contract_id] += self._blocks(sequence)
         self.count += 1
 
     def remove(self, sequence: SequenceState) -> None:
@@ -46,6 +50,7 @@ class WaitingQueues:
         if contract_id in self._lines and (
             self._lines[contract_id].remove(sequence) or self._lapsed[contract_id].remove(sequence)
         ):
+            self._blocks_wanted[contract_id] -= self._blocks(sequence)
             self.count -= 1
 
     def lapse(self, contract_id: str, now: float) -> None:
@@ -100,6 +105,13 @@ class WaitingQueues:
     def contract_ids(self) -> list[str]:
         """Contracts that have somebody waiting."""
         return [each for each in self._lines if each not in self.hidden and self.length(each)]
+
+    def blocks_wanted(self) -> int:
+        """Device blocks with which all that wait could enter."""
+        return sum(blocks for each, blocks in self._blocks_wanted.items() if each not in self.hidden)
+
+    def _blocks(self, sequence: SequenceState) -> int:
+        return -(-(sequence.prefill_target + 1) // self._block_size)
 
     def _visible(self, lines: dict[str, WaitingLine], contract_id: str) -> WaitingLine | None:
         return None if contract_id in self.hidden else lines.get(contract_id)

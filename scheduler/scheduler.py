@@ -54,7 +54,7 @@ class Scheduler:
         self.model = latency_model
         self.policy = policy or make_policy(latency_model, config)
         self.table = SequenceTable()
-        self.queues = WaitingQueues(self.policy.waiting_key)
+        self.queues = WaitingQueues(self.policy.waiting_key, config.block_size)
         self._ground = Ground.of(self.table, self.queues, latency_model, config)
         self.domains: dict[str, DomainState] = {}
         self.assignment = DomainAssignment(config.fault_domains, [domain.domain_id for domain in domains])

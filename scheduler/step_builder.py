@@ -93,7 +93,9 @@ class StepBuilder:
         """The rows of the sequences that decode, ascending: their order means nothing to a worker, and so the same
         sequences make the same batch.
         """
-        return np.sort(self.ground.chosen[: self.shape.decodes])
+        rows = self.ground.chosen[: self.shape.decodes].copy()
+        rows.sort()
+        return rows
 
     @property
     def tokens_left(self) -> int:
@@ -255,12 +257,13 @@ class StepBuilder:
         shape.decodes += planned
         shape.decode_context += context
         shape.rows += planned
-        for row in ground.growing[:grown].tolist():
-            sequence = self.owner(row)
-            blocks = pool.take(1)
+        if grown:
+            blocks = pool.take(grown)
             assert blocks is not None
-            sequence.add_blocks(blocks)
-            self.decode_blocks.append((sequence.sequence_id, blocks[0]))
+            growing = self.table.sequences(ground.growing[:grown])
+            for sequence, block in zip(growing, blocks, strict=True):
+                sequence.blocks.append(block)
+                self.decode_blocks.append((sequence.sequence_id, block))
         return position
 
     def prefill(self, sequence: SequenceState, count: int) -> int:

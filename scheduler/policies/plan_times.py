@@ -9,7 +9,7 @@ import numpy as np
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.columns import FloatArray, IntArray
 from superinfer.scheduler.policies.allowance import Allowance, Reserve
-from superinfer.scheduler.policies.slack_kernels import allowance_s, rank_rows, slacks_s
+from superinfer.scheduler.policies.slack_kernels import allowance_s, rank_rows
 from superinfer.scheduler.step_builder import StepBuilder
 
 Costs = tuple[FloatArray, FloatArray]
@@ -46,13 +46,21 @@ class PlanTimes:
 
     def ranked(self, rows: IntArray) -> tuple[Ranked, Ranked]:
         """Those that can make it, highest risk first, and the lost ones by arrival; notes who is lost."""
-        table, now = self._builder.table, self._builder.now
-        slacks = np.empty(len(rows), np.float64)
-        slacks_s(table.counts, table.times, rows, self._constants, self._points, self._correction, now, slacks)
-        order = np.empty(len(rows), np.int64)
-        live = rank_rows(table.counts, table.times, rows, slacks, self._decay, order)
-        rows, slacks = rows[order], slacks[order]
-        return Ranked(rows[:live], slacks[:live]), Ranked(rows[live:], slacks[live:])
+        table = self._builder.table
+        ranked, slacks = np.empty(len(rows), np.int64), np.empty(len(rows), np.float64)
+        live = rank_rows(
+            table.counts,
+            table.times,
+            rows,
+            self._constants,
+            self._points,
+            self._correction,
+            self._builder.now,
+            self._decay,
+            ranked,
+            slacks,
+        )
+        return Ranked(ranked[:live], slacks[:live]), Ranked(ranked[live:], slacks[live:])
 
     def allowance(self, rows: IntArray, reserve: Reserve) -> Allowance:
         """What all of them can bear as they are now."""

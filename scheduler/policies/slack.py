@@ -20,14 +20,20 @@ import math
 import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel
-from superinfer.scheduler.columns import CONTRACT, SEQUENCE_ID, IntArray
+from superinfer.scheduler.columns import CONTRACT, DEADLINE_S, SEQUENCE_ID, IntArray
 from superinfer.scheduler.decay import DecayProfile
 from superinfer.scheduler.kernels import model_columns
 from superinfer.scheduler.moore_hodgson import split_feasible
 from superinfer.scheduler.policies.allowance import Allowance, Reserve
 from superinfer.scheduler.policies.plan_times import PlanTimes, Ranked
 from superinfer.scheduler.policies.planner_config import PlannerConfig
-from superinfer.scheduler.policies.slack_kernels import deadline_jobs, decay_columns, needed_pace_s, rows_of_level
+from superinfer.scheduler.policies.slack_kernels import (
+    deadline_jobs,
+    decay_columns,
+    highest_level,
+    needed_pace_s,
+    rows_of_level,
+)
 from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.slack import slack_s
@@ -57,6 +63,7 @@ class SlackPolicy:
         self.decay = decay or DecayProfile()
         self.planner = planner or PlannerConfig()
         self._classes = UrgencyClasses(model, self.planner.class_ratio)
+        self._efficient_chunk = model.efficient_chunk
         self._costs = model_columns(model)
         self._decay_columns = decay_columns(self.decay)
 
@@ -87,7 +94,7 @@ class SlackPolicy:
             live, lost = self._members(builder, times, level)
             cap_s = math.inf
             if allowed.even_s < math.inf:
-                self._serve_within(builder, live, allowed, min_chunk=self.model.efficient_chunk)
+                self._serve_within(builder, live, allowed, min_chunk=self._efficient_chunk)
             elif level > 0:
                 cap_s = self._idle_cap_s(level)
                 self._serve_within(builder, live, Allowance(cap_s, cap_s), min_chunk=1)
@@ -154,7 +161,7 @@ class SlackPolicy:
 
         A prefill goes in whole unless it would cost a more critical request of the class its deadline.
         """
-        victims: list[SequenceState] | None = None
+        victims: list[int] | None = None
         may_ask = self._has_less_urgent(builder, level)
         position = builder.decode_all(live.rows, ask_for_room=may_ask)
         while position < len(live):
@@ -164,7 +171,7 @@ class SlackPolicy:
                 if victims is None:
                     victims = self._less_urgent(builder, level)
                 while victims and not self._has_room(builder, sequence, needed):
-                    builder.preempt(victims.pop())
+                    builder.preempt(builder.owner(victims.pop()))
                 may_ask = bool(victims)
             if sequence.status is not Status.ROTATED or builder.rotate_in(sequence):
                 builder.decode(sequence)
@@ -187,15 +194,17 @@ class SlackPolicy:
         """
         if not len(live):
             return
-        kept, given_up = self._split(builder, live)
-        in_flight = builder.count_running(kept.rows)
-        rows, slacks = np.concatenate((kept.rows, given_up.rows)), np.concatenate((kept.slacks_s, given_up.slacks_s))
+        ordered, kept = self._split(builder, live)
+        rows, slacks = ordered.rows, ordered.slacks_s
+        in_flight = builder.count_running(rows[:kept])
         may_enter = (
             in_flight < self.planner.loose_in_flight
             and len(builder.domain.running) < LOOSE_SHARE * builder.config.max_running
         )
         self._decode_all_within(builder, rows, allowed.burst_s(builder.step_s, self.planner.burst_share))
-        limit_s = min(allowed.burst_s(builder.step_s, self.planner.burst_share), self._peers_limit_s(builder, kept))
+        limit_s = min(
+            allowed.burst_s(builder.step_s, self.planner.burst_share), self._peers_limit_s(builder, rows[:kept])
+        )
         if builder.tokens_left < 1 or builder.least_step_s_with_prefill > limit_s:
             return
         position = builder.next_prefill(rows, entering=may_enter)
@@ -252,51 +261,48 @@ class SlackPolicy:
         """Step cap while nothing more urgent is alive: what the tightest contract above can bear to wait."""
         return max(self.planner.idle_step_share * self._classes.initial_slack_s(level), 1e-3)
 
-    def _split(self, builder: StepBuilder, live: Ranked) -> tuple[Ranked, Ranked]:
-        """Those that can all make it together, and those to give up; each with the least work left first.
+    def _split(self, builder: StepBuilder, live: Ranked) -> tuple[Ranked, int]:
+        """Those that can all make it together, then those to give up, each with the least work left first; and how many
+        are kept.
 
         In overload, requests in deadline order would all be brought near to their ends and all be late.
         """
-        table, share = builder.table, self._share_left(builder, live)
+        table, share = builder.table, self._share_left(builder, live.rows)
         batch = max(min(len(live), self.planner.loose_in_flight), 1)
         token_s = self.model.shared_decode_s(batch, builder.owner(live.rows[0]).computed)
         time_left_s, works_s = deadline_jobs(
             table.counts, table.times, live.rows, builder.now, token_s, self.model.prefill_token_s
         )
-        kept, dropped = split_feasible(time_left_s, works_s / share)
-        ids = table.counts[live.rows, SEQUENCE_ID]
-        kept = kept[np.lexsort((ids[kept], works_s[kept]))]
-        dropped = dropped[np.lexsort((ids[dropped], works_s[dropped]))]
-        return live.take(kept), live.take(dropped)
+        order, kept = split_feasible(time_left_s, works_s / share, table.counts[live.rows, SEQUENCE_ID])
+        return live.take(order), kept
 
-    def _peers_limit_s(self, builder: StepBuilder, kept: Ranked) -> float:
+    def _peers_limit_s(self, builder: StepBuilder, kept: IntArray) -> float:
         """The longest step at which those of the class that decode still make it, in the time that more urgent work
         leaves them.
         """
         table = builder.table
-        pace_s = needed_pace_s(table.counts, table.times, kept.rows, builder.now)
+        pace_s = needed_pace_s(table.counts, table.times, kept, builder.now)
         return math.inf if pace_s == math.inf else self._share_left(builder, kept) * pace_s
 
-    def _share_left(self, builder: StepBuilder, live: Ranked) -> float:
+    def _share_left(self, builder: StepBuilder, rows: IntArray) -> float:
         """Share of this domain's time that classes more urgent than that of these requests will leave."""
-        level = self._classes.level(builder.owner(live.rows[0]))
+        level = self._classes.level(builder.owner(rows[0]))
         return 1.0 - (min(self._load_share(builder, level - 1), 0.95) if level else 0.0)
 
     def _has_less_urgent(self, builder: StepBuilder, level: int) -> bool:
         """Whether sequences of strictly less urgent classes run."""
-        contracts = builder.table.counts[builder.domain.running.rows, CONTRACT]
-        return bool((self._classes.level_column[contracts] > level).any())
+        return highest_level(builder.table.counts, builder.domain.running.rows, self._classes.level_column) > level
 
-    def _less_urgent(self, builder: StepBuilder, level: int) -> list[SequenceState]:
-        """Running sequences of strictly less urgent classes, the least urgent last: the first to give way, and just as
-        many of them as a more urgent one needs.
+    def _less_urgent(self, builder: StepBuilder, level: int) -> list[int]:
+        """Rows of running sequences of strictly less urgent classes, the least urgent last: the first to give way, and
+        just as many of them as a more urgent one needs.
         """
-        rows = builder.domain.running.rows
-        levels = self._classes.level_column[builder.table.counts[rows, CONTRACT]]
-        return sorted(
-            builder.table.sequences(rows[levels > level]),
-            key=lambda s: (self._classes.level(s), s.deadline_s, s.sequence_id),
-        )
+        table, rows = builder.table, builder.domain.running.rows
+        levels = self._classes.level_column[table.counts[rows, CONTRACT]]
+        rows, levels = rows[levels > level], levels[levels > level]
+        order = np.lexsort((table.counts[rows, SEQUENCE_ID], table.times[rows, DEADLINE_S], levels))
+        victims: list[int] = rows[order].tolist()
+        return victims
 
     @staticmethod
     def _has_room(builder: StepBuilder, sequence: SequenceState, blocks: int) -> bool:

@@ -30,6 +30,7 @@ from superinfer.scheduler.columns import (
 )
 from superinfer.scheduler.decay import DecayProfile
 from superinfer.scheduler.kernels import compiled, step_s
+from superinfer.scheduler.sorting import sort_entries
 
 
 def decay_columns(decay: DecayProfile) -> FloatArray:
@@ -143,28 +144,6 @@ def milestones(
 
 
 @compiled
-def slacks_s(
-    counts: IntArray,
-    times: FloatArray,
-    rows: IntArray,
-    constants: FloatArray,
-    points: FloatArray,
-    correction: float,
-    now: float,
-    slacks: FloatArray,
-) -> None:
-    """The smallest slack of each row over all its milestones, infinite for best effort; notes who is lost."""
-    found = np.empty((3, 3), np.float64)
-    for i in range(len(rows)):
-        row = rows[i]
-        slack = math.inf
-        for k in range(milestones(counts, times, row, constants, points, correction, now, found)):
-            slack = min(slack, found[k, 0])
-        slacks[i] = slack
-        counts[row, IS_LOST] = slack <= 0.0
-
-
-@compiled
 def allowance_s(
     counts: IntArray,
     times: FloatArray,
@@ -223,67 +202,66 @@ def needed_pace_s(counts: IntArray, times: FloatArray, rows: IntArray, now: floa
 
 
 @compiled
-def comes_first(first: FloatArray, second: FloatArray, ids: IntArray, one: int, other: int) -> bool:
-    """Whether one entry sorts before another: by `first`, then `second`, then id."""
-    if first[one] != first[other]:
-        return first[one] < first[other]
-    if second[one] != second[other]:
-        return second[one] < second[other]
-    return ids[one] < ids[other]
-
-
-@compiled
-def sort_entries(first: FloatArray, second: FloatArray, ids: IntArray, entries: IntArray, spare: IntArray) -> None:
-    """Sort `entries` in place by merging ever longer runs; `spare` is as long."""
-    length, run = len(entries), 1
-    while run < length:
-        for low in range(0, length, 2 * run):
-            middle, high = min(low + run, length), min(low + 2 * run, length)
-            i, j = low, middle
-            for k in range(low, high):
-                if j >= high or (i < middle and not comes_first(first, second, ids, entries[j], entries[i])):
-                    spare[k] = entries[i]
-                    i += 1
-                else:
-                    spare[k] = entries[j]
-                    j += 1
-        entries[:] = spare
-        run *= 2
-
-
-@compiled
 def rank_rows(
-    counts: IntArray, times: FloatArray, rows: IntArray, slacks: FloatArray, decay: FloatArray, order: IntArray
+    counts: IntArray,
+    times: FloatArray,
+    rows: IntArray,
+    constants: FloatArray,
+    points: FloatArray,
+    correction: float,
+    now: float,
+    decay: FloatArray,
+    ranked: IntArray,
+    slacks: FloatArray,
 ) -> int:
-    """Positions of the rows that can make it, by rank, then of those that cannot, by arrival; how many can.
+    """Puts the rows that can make it into `ranked`, then the lost ones, with the slack of each; returns how many can.
 
-    Rank is highest risk first, at equal risk the earlier critical time; best effort by arrival.
+    Slack is the smallest over all milestones, infinite for best effort. Rank is highest risk first, at equal risk the
+    earlier critical time; best effort by arrival. The lost ones go by arrival. Notes who is lost.
     """
     length = len(rows)
     first, second = np.empty(length, np.float64), np.empty(length, np.float64)
-    ids = np.empty(length, np.int64)
+    unordered = np.empty(length, np.float64)
+    ids, order, spare = np.empty(length, np.int64), np.empty(length, np.int64), np.empty(length, np.int64)
+    found = np.empty((3, 3), np.float64)
     live = 0
     lost = length
     for i in range(length):
         row = rows[i]
         ids[i] = counts[row, SEQUENCE_ID]
-        if slacks[i] <= 0.0:
+        slack = math.inf
+        for k in range(milestones(counts, times, row, constants, points, correction, now, found)):
+            slack = min(slack, found[k, 0])
+        unordered[i] = slack
+        counts[row, IS_LOST] = slack <= 0.0
+        if slack <= 0.0:
             first[i], second[i] = times[row, ARRIVAL_S], 0.0
             lost -= 1
             order[lost] = i
             continue
-        if slacks[i] == math.inf:
+        if slack == math.inf:
             first[i], second[i] = 0.0, times[row, ARRIVAL_S]
         else:
-            slack_ms = slacks[i] * 1e3
+            slack_ms = slack * 1e3
             first[i] = -log_risk(decay, times[row, LOG_PRIORITY], slack_ms)
             second[i] = time_to_zero_ms(decay, slack_ms)
         order[live] = i
         live += 1
-    spare = np.empty(length, np.int64)
     sort_entries(first, second, ids, order[:live], spare[:live])
     sort_entries(first, second, ids, order[live:], spare[live:])
+    for i in range(length):
+        ranked[i] = rows[order[i]]
+        slacks[i] = unordered[order[i]]
     return live
+
+
+@compiled
+def highest_level(counts: IntArray, rows: IntArray, levels: IntArray) -> int:
+    """The least urgent class that has one of these rows; -1 without any."""
+    highest = -1
+    for row in rows:
+        highest = max(highest, levels[counts[row, CONTRACT]])
+    return highest
 
 
 @compiled

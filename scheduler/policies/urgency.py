@@ -27,6 +27,8 @@ class UrgencyClasses:
         self._loads: dict[str, ContractLoad] = {}
         self._levels: dict[str, int] = {}
         self._versions: dict[str, int] = {}
+        self._shares: dict[int, float] = {}
+        self._shares_at_s = math.nan
         self._numbers: dict[str, int] = {}
         self.level_column: IntArray = np.zeros(0, np.int64)
 
@@ -47,6 +49,7 @@ class UrgencyClasses:
             self._versions[contract_id] = version
             self._classify()
         load.add_arrival(sequence, self._model, now)
+        self._shares_at_s = math.nan
 
     def forget(self, contract_id: str) -> None:
         """A contract whose requests come no more: nothing waits for it, and those in flight keep their class."""
@@ -68,11 +71,16 @@ class UrgencyClasses:
 
     def load_share(self, now: float, level: int) -> float:
         """Share of one device's time that requests at least as urgent as this class have been asking for."""
-        return sum(
-            load.rate.per_second(now) * load.device_s
-            for contract_id, load in self._loads.items()
-            if self._levels[contract_id] <= level
-        )
+        if now != self._shares_at_s:
+            self._shares_at_s, self._shares = now, {}
+        share = self._shares.get(level)
+        if share is None:
+            share = self._shares[level] = sum(
+                load.rate.per_second(now) * load.device_s
+                for contract_id, load in self._loads.items()
+                if self._levels[contract_id] <= level
+            )
+        return share
 
     def initial_slack_s(self, level: int) -> float:
         """The smallest slack with which requests more urgent than this class arrive; infinite if there are none."""
@@ -82,6 +90,7 @@ class UrgencyClasses:
         )
 
     def _classify(self) -> None:
+        self._shares_at_s = math.nan
         level, first = -1, 0.0
         for contract_id, load in sorted(self._loads.items(), key=lambda item: item[1].allowed_s):
             if level < 0 or load.allowed_s > self._class_ratio * first:

@@ -1,4 +1,4 @@
-"""What one `Scheduler.plan` and one `Scheduler.add` cost, with 256 requests running and many waiting.
+"""What a step costs in the scheduler, and adding a request, with 256 requests running and many waiting.
 
     python tests/benchmarks/plan_cost.py [--policy slack fcfs] [--waiting 10000 100000] [--steps 300] [--json]
 
@@ -42,6 +42,10 @@ class Cost:
     plan_p99_us: float
     add_median_us: float
     add_p99_us: float
+    observe_median_us: float
+    observe_p99_us: float
+    execute_median_us: float
+    execute_p99_us: float
 
 
 def make_model() -> LatencyModel:
@@ -90,17 +94,19 @@ def measure(policy: str, waiting: int, steps: int) -> Cost:
         assert refusal is None
         return spent
 
-    def step() -> float:
+    def step() -> tuple[float, float, float]:
+        """Seconds to plan, to observe and to execute."""
         nonlocal now
         started = time.thread_time()
         plan = scheduler.plan(DOMAIN, now)
-        spent = time.thread_time() - started
+        planned = time.thread_time()
         assert plan is not None
         device.now = now
         result = device.execute(plan)
+        executed = time.thread_time()
         now = result.finished_s
         scheduler.observe(result, now)
-        return spent
+        return planned - started, time.thread_time() - executed, executed - planned
 
     while scheduler.stats(now).running < RUNNING:
         add()
@@ -110,9 +116,10 @@ def measure(policy: str, waiting: int, steps: int) -> Cost:
     adds = [add() for _ in range(waiting)]
     for _ in range(10):
         step()
-    plans = [step() for _ in range(steps)]
+    plans, observes, executes = zip(*(step() for _ in range(steps)), strict=True)
     stats = scheduler.stats(now)
-    return Cost(policy, stats.running, stats.waiting, *_figures(plans), *_figures(adds))
+    figures = [figure for times_s in (plans, adds, observes, executes) for figure in _figures(times_s)]
+    return Cost(policy, stats.running, stats.waiting, *figures)
 
 
 def _figures(times_s: Sequence[float]) -> tuple[float, float]:
@@ -135,7 +142,9 @@ def main() -> None:
         print(
             f"{cost.policy:>12}  {cost.running} running + {cost.waiting:,} waiting: "
             f"plan {cost.plan_median_us:,.0f} µs median, {cost.plan_p99_us:,.0f} µs p99; "
-            f"add {cost.add_median_us:,.0f} µs median, {cost.add_p99_us:,.0f} µs p99"
+            f"add {cost.add_median_us:,.0f}, {cost.add_p99_us:,.0f}; "
+            f"observe {cost.observe_median_us:,.0f}, {cost.observe_p99_us:,.0f}; "
+            f"the simulated device {cost.execute_median_us:,.0f}, {cost.execute_p99_us:,.0f}"
         )
 
 

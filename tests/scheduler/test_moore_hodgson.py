@@ -24,7 +24,8 @@ def feasible(chosen: list[tuple[int, int]]) -> bool:
 @given(jobs)
 def test_keeps_as_many_jobs_as_any_choice_could(jobs: list[tuple[int, int]]) -> None:
     columns = np.array(jobs, np.float64).reshape(-1, 2)
-    kept, dropped = (chosen.tolist() for chosen in split_feasible(columns[:, 0].copy(), columns[:, 1].copy()))
+    order, number = split_feasible(columns[:, 0].copy(), columns[:, 1].copy(), np.arange(len(jobs)))
+    kept, dropped = order[:number].tolist(), order[number:].tolist()
     assert sorted(kept + dropped) == list(range(len(jobs)))
     assert feasible([jobs[i] for i in kept])
     best = max(n for n in range(len(jobs) + 1) if any(feasible(list(subset)) for subset in combinations(jobs, n)))

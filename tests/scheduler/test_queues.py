@@ -44,12 +44,13 @@ def test_the_first_of_each_contract_are_those_of_a_sorted_list_however_requests_
             keys[number] = key
             queues.push(sequence)
         queues.remove(make_sequence(99))
-        assert queues.count == len(keys)
+        assert queues.count == queues.blocks_wanted() == len(keys)
         for contract in CONTRACTS:
             name = contract.service_id
             expected = sorted((k, n) for n, k in keys.items() if sequences[n].request.contract_id == name)
             assert [s.sequence_id for s in queues.first(name, count)] == [n for _, n in expected[:count]]
             assert sorted(s.sequence_id for s in queues.waiting(name)) == sorted(n for _, n in expected)
+            assert queues.first_rows(name, count).tolist() == [sequences[n].row for _, n in expected[:count]]
             head = queues.head(name)
             assert (head.sequence_id if head else None) == (expected[0][1] if expected else None)
             assert queues.length(name) == len(expected)
