@@ -13,6 +13,7 @@ import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.scheduler.columns import IntArray
+from superinfer.scheduler.fast_forward import Stretch
 from superinfer.scheduler.kernels import compiled
 from superinfer.scheduler.steps import StepPlan, StepResult
 
@@ -56,6 +57,7 @@ class SimulatedDevice:
         self.sigma = sigma
         self.now = 0.0
         self._random = random.Random(f"{seed}:{domain_id}")
+        self._kept_noise: float | None = None
         self._slots: dict[int, int] = {}
         self._held: IntArray = np.zeros((64, 3), np.int64)
         self._free = list(range(64))
@@ -83,9 +85,36 @@ class SimulatedDevice:
             shape.add_prefill(step.start, step.count, samples=samples)
             if samples:
                 self._sample([step.sequence_id], np.array([slot]), result)
-        noise = math.exp(self._random.gauss(0.0, self.sigma)) if self.sigma else 1.0
-        result.finished_s += self.model.uncorrected_step_s(shape) * noise
+        result.finished_s += self.model.uncorrected_step_s(shape) * self._draw_noise()
         return result
+
+    def decode_until(self, stretch: Stretch, horizon_s: float, overhead_s: float = 0.0) -> list[float]:
+        """Durations of the steps of a stretch that begins at `self.now` and that end by then, one `overhead_s` before
+        each; the device has run them.
+        """
+        durations: list[float] = []
+        end_s = self.now
+        limit_s = min(horizon_s, self.now + stretch.lasts_s)
+        while len(durations) < stretch.most_steps:
+            noise = self._draw_noise()
+            duration_s = self.model.uncorrected_step_s(stretch.shape_of(len(durations))) * noise
+            end_s += overhead_s + duration_s
+            if end_s > limit_s:
+                self._kept_noise = noise
+                break
+            durations.append(duration_s)
+        for sequence in stretch.sequences:
+            slot = self._slots[sequence.sequence_id]
+            self._held[slot, OUTPUTS] += len(durations)
+            self._held[slot, KNOWN_TOKENS] += len(durations)
+        return durations
+
+    def _draw_noise(self) -> float:
+        """The factor on the next step's time; one that was drawn and not used comes first."""
+        kept, self._kept_noise = self._kept_noise, None
+        if kept is not None:
+            return kept
+        return math.exp(self._random.gauss(0.0, self.sigma)) if self.sigma else 1.0
 
     def _decode(self, decodes: list[int], shape: StepShape, result: StepResult) -> None:
         if decodes is not self._decodes:

@@ -225,6 +225,12 @@ class Scheduler:
                 outputs.append(self._finish(owner, now, reason))
         return outputs
 
+    def skipped(self, domain_id: str, steps: int, tokens: int) -> None:
+        """Count steps that `superinfer.scheduler.fast_forward` took together, and the tokens that came of them."""
+        self.domains[domain_id].next_step_id += steps
+        self._steps += steps
+        self._output_tokens += tokens
+
     def domain_failed(self, domain_id: str, now: float) -> tuple[int, list[Output]]:
         """A domain died with everything on it: its requests wait again, to be recomputed elsewhere.
 

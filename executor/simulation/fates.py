@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from superinfer.scheduler.outputs import FinishOutput, StageTimes
@@ -128,6 +128,15 @@ class Fates:
             self.first_token_s[row] = now
         self.last_token_s[row] = now
         self.output_tokens[row] += 1
+
+    def tokens(self, request_id: str, ends_s: Sequence[float], longest_s: float) -> None:
+        """Output tokens of a request that has some already, at these times; `longest_s` is the longest between two."""
+        row = self._rows[request_id]
+        gap = max(ends_s[0] - self.last_token_s[row], longest_s)
+        if gap > self.longest_gap_s[row]:
+            self.longest_gap_s[row] = gap
+        self.last_token_s[row] = ends_s[-1]
+        self.output_tokens[row] += len(ends_s)
 
     def finished(self, finish: FinishOutput, now: float) -> None:
         """The request ended."""

@@ -19,6 +19,7 @@ from superinfer.executor.simulation.fates import Fates
 from superinfer.executor.simulation.faults import DomainFault, FaultRecord
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.fast_forward import advance, steady_stretch
 from superinfer.scheduler.outputs import Output, TokensOutput
 from superinfer.scheduler.policies.base import Policy
 from superinfer.scheduler.request import Request
@@ -53,6 +54,13 @@ class _StepEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class _StretchEnd:
+    """The end of steps that were taken together."""
+
+    domain_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Death:
     fault: DomainFault
 
@@ -67,7 +75,7 @@ class _Return:
     record: FaultRecord
 
 
-_Event = _StepEnd | _Death | _Detection | _Return
+_Event = _StepEnd | _StretchEnd | _Death | _Detection | _Return
 
 
 def simulate(
@@ -84,6 +92,7 @@ def simulate(
     block_copy_s: float = 0.0,
     faults: Sequence[DomainFault] = (),
     policy: Policy | None = None,
+    fast_forward: bool = True,
     on_progress: Callable[[int, float], None] = lambda done, now: None,
 ) -> Simulation:
     """Run the requests (with arrival times from 0) through a scheduler on simulated devices.
@@ -91,14 +100,17 @@ def simulate(
     A list is sorted by arrival; any other iterable has to come in that order and is read as the clock moves on, so that
     a long trace never lies in memory. A domain plans its next step when the last one ends, as the engine does.
     `domains` are specs, or a number of domains of `kv_blocks` each; `overhead_s` is the gap between steps, and
-    `block_copy_s` the time that each rotated KV block adds to the step before which it is copied. `on_progress` gets
-    the number of requests that have arrived, and the virtual time.
+    `block_copy_s` the time that each rotated KV block adds to the step before which it is copied. With
+    `fast_forward` steps are taken together while nothing can change a decision. `on_progress` gets the number of
+    requests that have arrived, and the virtual time.
     """
     specs = [DomainSpec(f"domain-{i}", kv_blocks) for i in range(domains)] if isinstance(domains, int) else domains
     scheduler = Scheduler(
         domains=list(specs), contracts=contracts, latency_model=model.fresh(), config=config, policy=policy
     )
-    loop = _Loop(scheduler, {spec.domain_id: spec for spec in specs}, model, sigma, seed, overhead_s, block_copy_s)
+    loop = _Loop(
+        scheduler, {spec.domain_id: spec for spec in specs}, model, sigma, seed, overhead_s, block_copy_s, fast_forward
+    )
     for fault in faults:
         loop.push(fault.time_s, _Death(fault))
     ordered = sorted(requests, key=lambda r: r.arrival_s) if isinstance(requests, list) else requests
@@ -119,6 +131,7 @@ class _Loop:
         seed: int,
         overhead_s: float,
         block_copy_s: float,
+        fast_forward: bool,
     ) -> None:
         self.scheduler = scheduler
         self.now = 0.0
@@ -129,6 +142,9 @@ class _Loop:
         self._specs = specs
         self._model, self._sigma, self._seed = model, sigma, seed
         self._overhead_s, self._block_copy_s = overhead_s, block_copy_s
+        self._fast_forward = fast_forward
+        self._next_arrival_s = math.inf
+        self._disturbances_s: list[float] = []
         self._devices = {domain_id: self._device(domain_id, 0) for domain_id in specs}
         self._deaths = dict.fromkeys(specs, 0)
         self._dead: set[str] = set()
@@ -139,6 +155,8 @@ class _Loop:
     def push(self, time_s: float, event: _Event) -> None:
         """Something is due at a time; what is due at the same time happens in the order in which it was pushed."""
         heapq.heappush(self._events, (time_s, next(self._order), event))
+        if not isinstance(event, (_StepEnd, _StretchEnd)):
+            heapq.heappush(self._disturbances_s, time_s)
 
     def run(self, arrivals: Iterator[Request], on_progress: Callable[[int, float], None]) -> None:
         """Until nothing is due any more. An arrival goes before what is due at the same time."""
@@ -161,6 +179,7 @@ class _Loop:
             else:
                 self.now, _, event = heapq.heappop(events)
                 self._handle(event)
+            self._next_arrival_s = math.inf if request is None else request.arrival_s
             upcoming = min(events[0][0] if events else math.inf, math.inf if request is None else request.arrival_s)
             if upcoming > self.now and self._idle:
                 self._plan_idle()
@@ -171,6 +190,8 @@ class _Loop:
             if event.deaths == self._deaths[domain_id]:
                 self._idle[domain_id] = None
                 self._note(self.scheduler.observe(event.result, self.now))
+        elif isinstance(event, _StretchEnd):
+            self._idle[event.domain_id] = None
         elif isinstance(event, _Death):
             self._die(event.fault)
         elif isinstance(event, _Detection):
@@ -185,6 +206,8 @@ class _Loop:
         """A step for each domain that has none in flight and something to do, in the order of the domains."""
         scheduler = self.scheduler
         for domain_id in [d for d in self._specs if d in self._idle] if len(self._idle) > 1 else list(self._idle):
+            if self._fast_forward and domain_id not in self._dead and self._skip(domain_id):
+                continue
             if not scheduler.has_work(domain_id):
                 continue
             plan = scheduler.plan(domain_id, self.now)
@@ -200,6 +223,30 @@ class _Loop:
             if self._block_copy_s and (plan.rotate_out or plan.rotate_in):
                 result.finished_s += self._block_copy_s * rotated_blocks(plan)
             self.push(result.finished_s, _StepEnd(result, self._deaths[domain_id]))
+
+    def _skip(self, domain_id: str) -> bool:
+        """Take the steps together that end before anything happens elsewhere that could matter; False if none do."""
+        stretch = steady_stretch(self.scheduler, domain_id, self.now)
+        if stretch is None:
+            return False
+        while self._disturbances_s and self._disturbances_s[0] <= self.now:
+            heapq.heappop(self._disturbances_s)
+        horizon_s = min(self._next_arrival_s, self._disturbances_s[0] if self._disturbances_s else math.inf)
+        device = self._devices[domain_id]
+        device.now = self.now
+        durations = device.decode_until(stretch, horizon_s, self._overhead_s)
+        if not durations:
+            return False
+        advance(self.scheduler, stretch, durations)
+        gaps = [self._overhead_s + duration_s for duration_s in durations]
+        ends = list(itertools.accumulate(gaps, initial=self.now))[1:]
+        longest_s = max(gaps)
+        for sequence in stretch.sequences:
+            self.fates.tokens(sequence.request.request_id, ends, longest_s)
+        self.steps += len(durations)
+        del self._idle[domain_id]
+        self.push(ends[-1], _StretchEnd(domain_id))
+        return True
 
     def _die(self, fault: DomainFault) -> None:
         """The domain's step in flight is lost; a domain that is down already is left alone."""

@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from superinfer.profiler.latency_model import LatencyModel
+from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.scheduler.columns import CONTRACT, DEADLINE_S, SEQUENCE_ID, IntArray
 from superinfer.scheduler.decay import DecayProfile
 from superinfer.scheduler.kernels import model_columns
@@ -107,6 +107,20 @@ class SlackPolicy:
             self._ride_along(builder, lost, min(allowed.even_s, cap_s))
         if not builder.steps:
             self._serve_anything(builder, times)
+
+    def decodes_all_s(self, sequences: list[SequenceState], last: StepShape, now: float) -> float:
+        """For how long plans would decode all of these and nothing else, if they were alone and nobody came or ended;
+        0 where that has to be planned. `last` is the widest step until then.
+
+        Requests of one class hold each other up by no limit until one of them is lost, and slack falls no faster than
+        time passes; a less urgent class has a step cap.
+        """
+        level = self._classes.level(sequences[0])
+        if any(self._classes.level(sequence) != level for sequence in sequences):
+            return 0.0
+        if level > 0 and self.model.step_s(last) > self._idle_cap_s(level):
+            return 0.0
+        return min(slack_s(sequence, self.model, now) for sequence in sequences)
 
     def _serve_anything(self, builder: StepBuilder, times: PlanTimes) -> None:
         """No limit was wide enough for any work: a device that idles helps nobody, so the first that can go, goes."""

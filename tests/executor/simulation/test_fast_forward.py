@@ -1,0 +1,111 @@
+"""Steps that are taken together give what they give one by one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from superinfer.contracts.contract import Bound, SLOContract
+from superinfer.executor.simulation.faults import DomainFault
+from superinfer.executor.simulation.loop import Simulation, simulate
+from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.policies.slack import SlackPolicy
+from superinfer.scheduler.request import Request, SamplingParams
+
+MODEL = LatencyModel(
+    launch_s=0.01,
+    linear_points=[(1, 0.05), (256, 0.8)],
+    decode_context_s=1e-5,
+    decode_s=1e-3,
+    prefill_pair_s=1e-7,
+    chunk_s=1e-4,
+    row_s=1e-4,
+)
+CONTRACTS = [
+    SLOContract(service_id="tight", latency=(Bound(0.99, 2500.0),), ttft=(Bound(0.99, 900.0),)),
+    SLOContract(service_id="loose", latency=(Bound(0.99, 20_000.0),), tpot=(Bound(0.9, 300.0),)),
+    SLOContract(service_id="free"),
+]
+Offer = tuple[float, str, int, int]
+OFFERS = st.lists(
+    st.tuples(st.floats(0, 30), st.sampled_from(["tight", "loose", "free"]), st.integers(1, 90), st.integers(1, 40)),
+    min_size=1,
+    max_size=12,
+)
+
+
+def run(
+    offers: list[Offer], policy: str, *, fast_forward: bool, domains: int = 1, kv_blocks: int = 300, **options: object
+) -> Simulation:
+    requests = [
+        Request(
+            request_id=str(number),
+            contract_id=contract_id,
+            prompt_token_ids=[0] * prompt,
+            sampling=SamplingParams(max_tokens=outputs, ignore_eos=True),
+            arrival_s=arrival_s,
+        )
+        for number, (arrival_s, contract_id, prompt, outputs) in enumerate(sorted(offers))
+    ]
+    return simulate(
+        requests,
+        contracts=CONTRACTS,
+        model=MODEL,
+        config=SchedulerConfig(policy=policy, host_blocks=50),
+        domains=[DomainSpec(str(number), kv_blocks) for number in range(domains)],
+        sigma=0.1,
+        fast_forward=fast_forward,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def assert_equal(fast: Simulation, slow: Simulation) -> None:
+    assert fast.steps == slow.steps
+    for one, other in zip(fast.requests, slow.requests, strict=True):
+        # The sum of a stretch's durations may differ from that of its steps in the last bit.
+        times = (one.first_token_s, one.last_token_s, one.finished_s, one.longest_gap_s, one.stages.decode_s)
+        others = (other.first_token_s, other.last_token_s, other.finished_s, other.longest_gap_s, other.stages.decode_s)
+        assert times == pytest.approx(others, abs=1e-9)
+        assert (one.output_tokens, one.met, one.domain_ids) == (other.output_tokens, other.met, other.domain_ids)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    offers=OFFERS,
+    policy=st.sampled_from(["slack", "fcfs", "edf", "sjf", "vlt"]),
+    kv_blocks=st.sampled_from([12, 30, 300]),
+    dies_s=st.lists(st.floats(0, 30), max_size=1),
+)
+def test_one_domain_ends_every_request_at_the_same_time(
+    offers: list[Offer], policy: str, kv_blocks: int, dies_s: list[float]
+) -> None:
+    faults = [DomainFault(time_s, "0", restart_s=1.0) for time_s in dies_s]
+    fast, slow = (
+        run(offers, policy, fast_forward=each, kv_blocks=kv_blocks, faults=faults, overhead_s=0.002)
+        for each in (True, False)
+    )
+    assert_equal(fast, slow)
+
+
+@settings(max_examples=10, deadline=None)
+@given(offers=OFFERS, policy=st.sampled_from(["fcfs", "edf"]))
+def test_so_do_several_domains_under_policies_that_ask_no_model(offers: list[Offer], policy: str) -> None:
+    fast, slow = (run(offers, policy, fast_forward=each, domains=3) for each in (True, False))
+    assert_equal(fast, slow)
+
+
+def test_a_long_decode_is_planned_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = 0
+    compose = SlackPolicy.compose
+
+    def counting(policy: SlackPolicy, builder: object) -> None:
+        nonlocal plans
+        plans += 1
+        compose(policy, builder)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SlackPolicy, "compose", counting)
+    result = run([(0.0, "free", 30, 500)], "slack", fast_forward=True)
+    assert result.output_tokens == 500
+    assert plans < 10
