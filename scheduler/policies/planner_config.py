@@ -14,19 +14,24 @@ from superinfer.contracts.errors import UsageError
 class PlannerConfig:
     """What `superinfer tune` searches beside the decay profile.
 
-    `reserve_alpha` scales the reserve for the not-yet-arrived, `margin_ms` is its constant part; `loose_in_flight`
-    bounds how many less urgent requests hold KV at once; `class_ratio` is how many times more time a contract must
+    `reserve_alpha` scales the reserve for the not-yet-arrived; its constant part is `margin_share` of the time that
+    the most urgent contract allows. `loose_share` of the sequences that a domain may run bounds how many less urgent
+    requests hold KV at once; `class_ratio` is how many times more time a contract must
     allow to count as less urgent; `idle_step_share` caps a step without urgent work at this share of the most
     urgent contract's initial slack; less urgent decodes, and then one prefill chunk, may each take `burst_share` of
     urgent requests' spare slack at once.
     """
 
     reserve_alpha: float = 1.2
-    margin_ms: float = 20.0
-    loose_in_flight: int = 8
+    margin_share: float = 0.02
+    loose_share: float = 0.125
     class_ratio: float = 2.0
     idle_step_share: float = 0.45
     burst_share: float = 0.15
+
+    def loose_limit(self, max_running: int) -> int:
+        """Less urgent requests that may hold KV at once, where `max_running` sequences may."""
+        return max(round(self.loose_share * max_running), 1)
 
 
 def planner_from_mapping(section: Mapping[str, Any], source: str) -> PlannerConfig:
@@ -39,5 +44,5 @@ def planner_from_mapping(section: Mapping[str, Any], source: str) -> PlannerConf
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if not is_number or value < 0:
             raise UsageError(f"{source}: planner.{key}: {value!r} is not accepted; expected a number >= 0")
-        values[key] = max(int(value), 1) if key == "loose_in_flight" else float(value)
+        values[key] = float(value)
     return PlannerConfig(**values)

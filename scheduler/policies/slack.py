@@ -20,11 +20,13 @@ import math
 import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel, StepShape
+from superinfer.scheduler.ageing import Ageing
 from superinfer.scheduler.columns import CONTRACT, DEADLINE_S, SEQUENCE_ID, IntArray
 from superinfer.scheduler.decay import DecayProfile
 from superinfer.scheduler.kernels import model_columns
 from superinfer.scheduler.moore_hodgson import split_feasible
 from superinfer.scheduler.policies.allowance import Allowance, Reserve
+from superinfer.scheduler.policies.best_effort import BestEffortTurns
 from superinfer.scheduler.policies.plan_times import PlanTimes, Ranked
 from superinfer.scheduler.policies.planner_config import PlannerConfig
 from superinfer.scheduler.policies.slack_kernels import (
@@ -58,11 +60,13 @@ class SlackPolicy:
         *,
         decay: DecayProfile | None = None,
         planner: PlannerConfig | None = None,
+        ageing: Ageing | None = None,
     ) -> None:
         self.model = model
         self.decay = decay or DecayProfile()
         self.planner = planner or PlannerConfig()
         self._classes = UrgencyClasses(model, self.planner.class_ratio)
+        self._turns = BestEffortTurns(ageing)
         self._efficient_chunk = model.efficient_chunk
         self._costs = model_columns(model)
         self._decay_columns = decay_columns(self.decay)
@@ -89,10 +93,10 @@ class SlackPolicy:
     def compose(self, builder: StepBuilder) -> None:
         """Fill the step class by class."""
         times = PlanTimes(builder, self.model, self._costs, self._decay_columns)
-        allowed = Allowance()
+        allowed, urgent = Allowance(), list[IntArray]()
         for level in range(self._classes.count):
             live, lost = self._members(builder, times, level)
-            cap_s = math.inf
+            cap_s, tokens = math.inf, builder.shape.tokens
             if allowed.even_s < math.inf:
                 self._serve_within(builder, live, allowed, min_chunk=self._efficient_chunk)
             elif level > 0:
@@ -101,10 +105,15 @@ class SlackPolicy:
             else:
                 self._serve_first(builder, times, live, level)
             reserve = Reserve(
-                self.planner.reserve_alpha * self._load_share(builder, level), self.planner.margin_ms / 1e3
+                self.planner.reserve_alpha * self._load_share(builder, level),
+                self.planner.margin_share * self._classes.least_allowed_s,
             )
             allowed &= times.allowance(live.rows, reserve)
+            urgent.append(live.rows)
             self._ride_along(builder, lost, min(allowed.even_s, cap_s))
+            if self._classes.is_best_effort(level):
+                is_starved = bool(len(live)) and builder.shape.tokens == tokens
+                self._take_turn(builder, times, live, urgent, is_starved=is_starved)
         if not builder.steps:
             self._serve_anything(builder, times)
 
@@ -120,7 +129,34 @@ class SlackPolicy:
             return 0.0
         if level > 0 and self.model.step_s(last) > self._idle_cap_s(level):
             return 0.0
+        if sequences[0].domain is not None:
+            self._turns.served(sequences[0].domain.domain_id)
         return min(slack_s(sequence, self.model, now) for sequence in sequences)
+
+    def _take_turn(
+        self, builder: StepBuilder, times: PlanTimes, live: Ranked, urgent: list[IntArray], *, is_starved: bool
+    ) -> None:
+        """Best effort that has been getting nothing for long: a token or a small chunk, within the slack there is."""
+        domain_id = builder.domain.domain_id
+
+        def spare_s() -> float:
+            return times.allowance(np.concatenate(urgent), Reserve()).whole_s - builder.step_s
+
+        claim_s = self._turns.claim_s(domain_id, builder.now, spare_s, is_starved=is_starved)
+        if claim_s <= 0.0:
+            return
+        limit_s, tokens = builder.step_s + claim_s, builder.shape.tokens
+        for row in live.rows:
+            sequence = builder.owner(row)
+            if sequence.prefill_left:
+                if sequence.status is not Status.ROTATED:
+                    count = min(builder.largest_prefill(sequence, limit_s), self._small_chunk(builder))
+                    builder.prefill(sequence, count)
+            else:
+                self._decode_within(builder, sequence, limit_s)
+            if builder.shape.tokens > tokens:
+                self._turns.took(domain_id)
+                return
 
     def _serve_anything(self, builder: StepBuilder, times: PlanTimes) -> None:
         """No limit was wide enough for any work: a device that idles helps nobody, so the first that can go, goes."""
@@ -164,10 +200,11 @@ class SlackPolicy:
         found = np.empty(len(holders), np.int64)
         number = rows_of_level(builder.table.counts, holders, self._classes.level_column, level, found)
         waiting = []
+        most = self.planner.loose_limit(builder.config.max_running)
         for contract_id in self._classes.contracts(level):
             builder.queues.lapse(contract_id, builder.now)
-            waiting.append(builder.queues.first_rows(contract_id, self.planner.loose_in_flight * 4))
-            waiting.append(builder.queues.first_lapsed_rows(contract_id, self.planner.loose_in_flight))
+            waiting.append(builder.queues.first_rows(contract_id, 4 * most))
+            waiting.append(builder.queues.first_lapsed_rows(contract_id, most))
         return times.ranked(np.concatenate((found[:number], *waiting)))
 
     def _serve_first(self, builder: StepBuilder, times: PlanTimes, live: Ranked, level: int) -> None:
@@ -212,7 +249,7 @@ class SlackPolicy:
         rows, slacks = ordered.rows, ordered.slacks_s
         in_flight = builder.count_running(rows[:kept])
         may_enter = (
-            in_flight < self.planner.loose_in_flight
+            in_flight < self.planner.loose_limit(builder.config.max_running)
             and len(builder.domain.running) < LOOSE_SHARE * builder.config.max_running
         )
         self._decode_all_within(builder, rows, allowed.burst_s(builder.step_s, self.planner.burst_share))
@@ -282,7 +319,7 @@ class SlackPolicy:
         In overload, requests in deadline order would all be brought near to their ends and all be late.
         """
         table, share = builder.table, self._share_left(builder, live.rows)
-        batch = max(min(len(live), self.planner.loose_in_flight), 1)
+        batch = max(min(len(live), self.planner.loose_limit(builder.config.max_running)), 1)
         token_s = self.model.shared_decode_s(batch, builder.owner(live.rows[0]).computed)
         time_left_s, works_s = deadline_jobs(
             table.counts, table.times, live.rows, builder.now, token_s, self.model.prefill_token_s

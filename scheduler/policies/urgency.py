@@ -82,6 +82,17 @@ class UrgencyClasses:
             )
         return share
 
+    def is_best_effort(self, level: int) -> bool:
+        """Whether the contracts of this class promise nothing."""
+        allowed = [load.allowed_s for contract_id, load in self._loads.items() if self._levels[contract_id] == level]
+        return bool(allowed) and min(allowed) == math.inf
+
+    @property
+    def least_allowed_s(self) -> float:
+        """The time that the most urgent contract allows; 0 where none bounds it."""
+        least = min((load.allowed_s for load in self._loads.values()), default=math.inf)
+        return least if math.isfinite(least) else 0.0
+
     def initial_slack_s(self, level: int) -> float:
         """The smallest slack with which requests more urgent than this class arrive; infinite if there are none."""
         return min(

@@ -63,8 +63,8 @@ def suggest(trial: optuna.Trial, tightest_ms: float) -> Settings:
     )
     planner = PlannerConfig(
         reserve_alpha=round(trial.suggest_float("reserve_alpha", 0.2, 3.0), 3),
-        margin_ms=round(trial.suggest_float("margin", 0.0, 0.1) * tightest_ms, 1),
-        loose_in_flight=trial.suggest_int("loose_in_flight", 4, 32),
+        margin_share=round(trial.suggest_float("margin_share", 0.0, 0.1), 4),
+        loose_share=round(trial.suggest_float("loose_share", 0.05, 0.5), 3),
         idle_step_share=round(trial.suggest_float("idle_step_share", 0.05, 1.0), 3),
         burst_share=round(trial.suggest_float("burst_share", 0.0, 0.8), 3),
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.decay import DecayProfile
 from superinfer.scheduler.policies.allowance import Allowance, Reserve
+from superinfer.scheduler.policies.best_effort import BestEffortTurns
 from superinfer.scheduler.policies.planner_config import PlannerConfig
 from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState, Status
@@ -81,6 +82,7 @@ class PlainSlackPolicy:
         self.decay = decay or DecayProfile()
         self.planner = planner or PlannerConfig()
         self._classes = UrgencyClasses(model, self.planner.class_ratio)
+        self._turns = BestEffortTurns()
 
     def waiting_key(self, sequence: SequenceState) -> float:
         """Critical time: when effective slack reaches zero if the sequence goes on waiting."""
@@ -99,10 +101,10 @@ class PlainSlackPolicy:
 
     def compose(self, builder: StepBuilder) -> None:
         """Fill the step class by class."""
-        allowed = Allowance()
+        allowed, urgent = Allowance(), list[_Live]()
         for level in range(self._classes.count):
             live, lost = self._members(builder, level)
-            cap_s = math.inf
+            cap_s, tokens = math.inf, builder.shape.tokens
             if allowed.even_s < math.inf:
                 self._serve_within(builder, live, allowed, min_chunk=self.model.efficient_chunk)
             elif level > 0:
@@ -111,13 +113,44 @@ class PlainSlackPolicy:
             else:
                 self._serve_first(builder, live)
             reserve = Reserve(
-                self.planner.reserve_alpha * self._load_share(builder, level), self.planner.margin_ms / 1e3
+                self.planner.reserve_alpha * self._load_share(builder, level),
+                self.planner.margin_share * self._classes.least_allowed_s,
             )
             for item in live:
                 allowed &= allowance(item.sequence, self.model, self.decay, builder.now, reserve)
+            urgent.extend(live)
             self._ride_along(builder, lost, min(allowed.even_s, cap_s))
+            if self._classes.is_best_effort(level):
+                is_starved = bool(len(live)) and builder.shape.tokens == tokens
+                self._take_turn(builder, live, urgent, is_starved=is_starved)
         if not builder.steps:
             self._serve_anything(builder)
+
+    def _take_turn(self, builder: StepBuilder, live: list[_Live], urgent: list[_Live], *, is_starved: bool) -> None:
+        """Best effort that has been getting nothing for long: a token or a small chunk, within the slack there is."""
+        domain_id = builder.domain.domain_id
+
+        def spare_s() -> float:
+            bearable_s = (
+                allowance(item.sequence, self.model, self.decay, builder.now, Reserve()).whole_s for item in urgent
+            )
+            return min(bearable_s, default=math.inf) - builder.step_s
+
+        claim_s = self._turns.claim_s(domain_id, builder.now, spare_s, is_starved=is_starved)
+        if claim_s <= 0.0:
+            return
+        limit_s, tokens = builder.step_s + claim_s, builder.shape.tokens
+        for item in live:
+            sequence = item.sequence
+            if sequence.prefill_left:
+                if sequence.status is not Status.ROTATED:
+                    count = min(builder.largest_prefill(sequence, limit_s), self._small_chunk(builder))
+                    builder.prefill(sequence, count)
+            else:
+                self._decode_within(builder, sequence, limit_s)
+            if builder.shape.tokens > tokens:
+                self._turns.took(domain_id)
+                return
 
     def _serve_anything(self, builder: StepBuilder) -> None:
         """No limit was wide enough for any work: a device that idles helps nobody, so the first that can go, goes."""
@@ -159,10 +192,11 @@ class PlainSlackPolicy:
             for s in pool.values()
             if not s.is_done_planning and self._classes.level(s) == level
         ]
+        most = self.planner.loose_limit(builder.config.max_running)
         for contract_id in self._classes.contracts(level):
             builder.queues.lapse(contract_id, builder.now)
-            candidates.extend(builder.queues.first(contract_id, self.planner.loose_in_flight * 4))
-            candidates.extend(builder.queues.first_lapsed(contract_id, self.planner.loose_in_flight))
+            candidates.extend(builder.queues.first(contract_id, 4 * most))
+            candidates.extend(builder.queues.first_lapsed(contract_id, most))
         live: list[_Live] = []
         lost: list[_Live] = []
         for sequence in candidates:
@@ -221,7 +255,8 @@ class PlainSlackPolicy:
             if not sequence.prefill_left or sequence.status is Status.ROTATED:
                 continue
             if sequence.status is Status.WAITING and (
-                in_flight >= self.planner.loose_in_flight or running >= LOOSE_SHARE * builder.config.max_running
+                in_flight >= self.planner.loose_limit(builder.config.max_running)
+                or running >= LOOSE_SHARE * builder.config.max_running
             ):
                 continue
             count = builder.largest_prefill(sequence, limit_s)
@@ -268,7 +303,7 @@ class PlainSlackPolicy:
         if not live:
             return [], []
         share = self._share_left(builder, live)
-        batch = max(min(len(live), self.planner.loose_in_flight), 1)
+        batch = max(min(len(live), self.planner.loose_limit(builder.config.max_running)), 1)
         token_s = self.model.shared_decode_s(batch, live[0].sequence.computed)
         prompt_token_s = self.model.prefill_token_s
         works_s = [item.sequence.outputs_left * token_s + item.sequence.prefill_left * prompt_token_s for item in live]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from superinfer.contracts.contract import Bound, SLOContract
+from superinfer.executor.simulation.loop import simulate
 from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.ageing import Ageing
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.policies.slack import SlackPolicy
 from superinfer.scheduler.request import Request, SamplingParams
 from superinfer.scheduler.scheduler import Scheduler
 
@@ -42,3 +45,31 @@ def test_a_request_that_can_make_it_is_seen_behind_any_number_that_cannot() -> N
     plan = scheduler.plan("domain-0", 9.0)
     assert plan is not None
     assert [new.sequence_id for new in plan.new_sequences] == [200]
+
+
+def tight_load(seconds: float, gap_s: float) -> list[Request]:
+    count = int(seconds / gap_s)
+    return [make_request(f"chat-{number}", number * gap_s) for number in range(count)]
+
+
+def test_best_effort_moves_on_beside_contracts_that_leave_nothing_over_and_they_do_not_pay_for_it() -> None:
+    contracts = [SLOContract(service_id="chat", latency=(Bound(0.99, 300.0),))]
+    patient = Request(
+        request_id="patient",
+        contract_id="best-effort",
+        prompt_token_ids=[1] * 8,
+        sampling=SamplingParams(max_tokens=8, ignore_eos=True),
+        arrival_s=0.5,
+    )
+    load = [*tight_load(60.0, 0.07), patient]
+    finished_s, met = {}, {}
+    for name, ageing in {"off": Ageing(after_s=1e6), "on": Ageing(after_s=5.0)}.items():
+        config = SchedulerConfig()
+        policy = SlackPolicy(MODEL.fresh(), ageing=ageing)
+        run = simulate(load, contracts=contracts, model=MODEL, config=config, policy=policy)
+        fates = list(run.requests)
+        finished_s[name] = next(fate.finished_s for fate in fates if fate.request_id == "patient")
+        met[name] = sum(bool(fate.met) for fate in fates)
+    assert finished_s["off"] > 60.0
+    assert finished_s["on"] < 40.0
+    assert met["on"] >= met["off"]
