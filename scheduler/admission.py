@@ -86,6 +86,7 @@ class AdmissionControl:
         self._queues = queues
         self._work: dict[str, ContractWork] = {}
         self._promised: dict[int, tuple[float, float]] = {}
+        self._retired: set[str] = set()
 
     def candidates(self, contract_id: str, contracts: Mapping[str, SLOContract]) -> Iterator[str]:
         """The contract itself, then its alternative service, the alternative's, and so on, each once."""
@@ -134,6 +135,7 @@ class AdmissionControl:
 
     def admitted(self, sequence: SequenceState, now: float) -> None:
         """Count a request's work from now on."""
+        self._retired.discard(sequence.request.contract_id)
         work = self._work.setdefault(sequence.request.contract_id, ContractWork())
         work.allowed_s = _allowed_s(sequence)
         work.live += 1
@@ -157,6 +159,17 @@ class AdmissionControl:
             # A request may be made to use the time it has: only a miss says that too much was hoped for.
             ratio = 1.0 if met else min((now - admitted_s) / predicted_s, MAX_FACTOR)
             work.factor += FACTOR_GAIN * (max(ratio, 1.0) - work.factor)
+        if not work.live and sequence.request.contract_id in self._retired:
+            self._retired.discard(sequence.request.contract_id)
+            del self._work[sequence.request.contract_id]
+
+    def forget(self, contract_id: str) -> None:
+        """No new request of this contract will come: keep nothing of it once those that are live have ended."""
+        work = self._work.get(contract_id)
+        if work is not None and not work.live:
+            del self._work[contract_id]
+        elif work is not None:
+            self._retired.add(contract_id)
 
     def estimate(self, sequence: SequenceState, now: float) -> Estimate:
         """What a request that arrives now has to expect on one of the domains that may serve it."""

@@ -144,6 +144,10 @@ class BudgetBook:
             account = self._accounts[contract_id] = ContractBudget(contract, self._window_s)
         account.add(answer, now)
 
+    def forget(self, contract_id: str) -> None:
+        """Keep no account of a contract any more."""
+        self._accounts.pop(contract_id, None)
+
     def budget_pressure(self, contract_id: str, now: float) -> float:
         """How much of its error budget a contract has burned: 0 untouched, 1 spent, more overspent; -inf where nothing
         is promised. In overload those with the least pressure can give way first.
@@ -158,12 +162,11 @@ class BudgetBook:
 
 
 def _objectives(contract: SLOContract) -> Sequence[_Objective]:
-    found = [
-        _Objective(f"{milestone}_p{100 * bound.percentile:.6g}".replace(".", ""), 1.0 - bound.percentile, milestone,
-                   bound.bound_ms / 1e3)
-        for milestone in ("latency", "ttft", "tpot")
-        for bound in getattr(contract, milestone)
-    ]  # fmt: skip
+    found = []
+    for milestone in ("latency", "ttft", "tpot"):
+        for bound in getattr(contract, milestone):
+            name = f"{milestone}_p{100 * bound.percentile:.6g}".replace(".", "")
+            found.append(_Objective(name, round(1.0 - bound.percentile, 9), milestone, bound.bound_ms / 1e3))
     if contract.availability is not None:
-        found.append(_Objective("availability", 1.0 - contract.availability))
+        found.append(_Objective("availability", round(1.0 - contract.availability, 9)))
     return found

@@ -320,6 +320,9 @@ class Scheduler:
         for contract_id in (service_id, *(f"{service_id}/{name}" for name in contract.sub_slos)):
             if contract_id not in keep:
                 self._contracts.pop(contract_id, None)
+                self._counts.pop(contract_id, None)
+                self.admission.forget(contract_id)
+                self.budgets.forget(contract_id)
                 self.policy.on_retire(contract_id)
 
     def _limit_bandwidth(self, builder: StepBuilder, gate: BandwidthGate) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from superinfer.cli.serve.api_keys import KeyHolder
 from superinfer.cli.serve.errors import forbidden, invalid, not_found
 from superinfer.cli.serve.generation import Job
+from superinfer.cli.serve.header_contracts import CONTRACT_HEADER, contract_of_headers
 from superinfer.cli.serve.schema import MAX_CHOICES, GenerationBody
 from superinfer.cli.serve.state import Service
 from superinfer.contracts.contract import BEST_EFFORT_ID
@@ -16,7 +17,6 @@ from superinfer.contracts.errors import ContractError
 from superinfer.executor.tokenizer import IncrementalDetokenizer
 from superinfer.scheduler.request import Request
 
-CONTRACT_HEADER = "x-slo-contract-id"
 SERVED_HEADER = "x-slo-contract-served"
 LONG_TEXT_CHARACTERS = 4096
 
@@ -49,6 +49,30 @@ def resolve_contract_id(service: Service, header: str | None, holder: KeyHolder 
     except ContractError as error:
         raise not_found(str(error), param=CONTRACT_HEADER, code="contract_not_found") from error
     return contract_id
+
+
+async def resolve_contract(service: Service, headers: Mapping[str, str], holder: KeyHolder | None) -> str:
+    """The contract of a request: the one it names, else that of the bounds in its headers, else best effort.
+
+    Bounds in headers need a key that may use every contract, and have to be attainable as any contract's.
+    """
+    named = headers.get(CONTRACT_HEADER, "").strip()
+    stated = None if named else contract_of_headers(headers)
+    if stated is None:
+        return resolve_contract_id(service, named, holder)
+    if holder is not None and not holder.may_change_contracts:
+        raise forbidden(
+            f"This API key is bound to some contracts and may not state other bounds; name one in {CONTRACT_HEADER}.",
+            code="contract_not_allowed",
+        )
+    if short := service.book.unattainable([stated]):
+        raise invalid(str(short[0]), code="unattainable_contract")
+    is_new, forgotten = service.header_contracts.use(stated)
+    for contract_id in forgotten:
+        await service.engine.retire_contract(contract_id)
+    if is_new:
+        await service.engine.register_contract(stated)
+    return stated.service_id
 
 
 async def encode(service: Service, text: str) -> list[int]:

@@ -9,16 +9,15 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from superinfer.cli.serve.admission import (
-    CONTRACT_HEADER,
     LONG_TEXT_CHARACTERS,
     build_jobs,
     check_model,
     output_room,
-    resolve_contract_id,
+    resolve_contract,
     served_header,
     usage,
 )
@@ -26,6 +25,7 @@ from superinfer.cli.serve.api_keys import KeyHolder
 from superinfer.cli.serve.errors import invalid
 from superinfer.cli.serve.event_stream import EventStreamResponse, until_disconnect
 from superinfer.cli.serve.generation import Job, collect, generate_all
+from superinfer.cli.serve.header_contracts import CONTRACT_HEADER, slo_headers
 from superinfer.cli.serve.schema import ChatBody
 from superinfer.cli.serve.state import Service, get_key_holder, get_service
 from superinfer.contracts.errors import UsageError
@@ -39,11 +39,11 @@ async def create_chat_completion(
     request: Request,
     service: Annotated[Service, Depends(get_service)],
     holder: Annotated[KeyHolder | None, Depends(get_key_holder)],
-    x_slo_contract_id: Annotated[str | None, Header()] = None,
+    asked: Annotated[dict[str, str], Depends(slo_headers)],
 ) -> Response:
     """Answer a conversation, `n` times."""
     check_model(service, body.model)
-    contract_id = resolve_contract_id(service, x_slo_contract_id, holder)
+    contract_id = await resolve_contract(service, asked, holder)
     prompt = await _prompt_ids(service, body)
     limit = output_room(service, len(prompt), body.token_limit, None, "messages")
     answer_id = f"chatcmpl-{uuid.uuid4().hex}"

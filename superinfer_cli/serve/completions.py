@@ -8,16 +8,15 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from superinfer.cli.serve.admission import (
-    CONTRACT_HEADER,
     build_jobs,
     check_model,
     encode,
     output_room,
-    resolve_contract_id,
+    resolve_contract,
     served_header,
     usage,
 )
@@ -25,6 +24,7 @@ from superinfer.cli.serve.api_keys import KeyHolder
 from superinfer.cli.serve.errors import invalid
 from superinfer.cli.serve.event_stream import EventStreamResponse, until_disconnect
 from superinfer.cli.serve.generation import Job, collect, generate_all
+from superinfer.cli.serve.header_contracts import CONTRACT_HEADER, slo_headers
 from superinfer.cli.serve.schema import CompletionBody
 from superinfer.cli.serve.state import Service, get_key_holder, get_service
 
@@ -39,11 +39,11 @@ async def create_completion(
     request: Request,
     service: Annotated[Service, Depends(get_service)],
     holder: Annotated[KeyHolder | None, Depends(get_key_holder)],
-    x_slo_contract_id: Annotated[str | None, Header()] = None,
+    asked: Annotated[dict[str, str], Depends(slo_headers)],
 ) -> Response:
     """Continue one or several prompts, each `n` times."""
     check_model(service, body.model)
-    contract_id = resolve_contract_id(service, x_slo_contract_id, holder)
+    contract_id = await resolve_contract(service, asked, holder)
     prompts = [await _prompt_ids(service, prompt) for prompt in body.prompts]
     limits = [output_room(service, len(prompt), body.max_tokens, DEFAULT_MAX_TOKENS, "prompt") for prompt in prompts]
     answer_id = f"cmpl-{uuid.uuid4().hex}"

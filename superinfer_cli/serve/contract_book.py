@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from superinfer.contracts.contract import best_effort_contract
+from superinfer.contracts.contract import SLOContract, best_effort_contract
 from superinfer.contracts.declaration import Declaration
 from superinfer.contracts.loading import load_declarations
 from superinfer.contracts.registry import Change, ContractRegistry
@@ -55,6 +55,12 @@ class ContractBook:
     def shortfalls(self, change: Change) -> list[BoundCheck]:
         """The bounds of a change that the device cannot hold even for a request of one token."""
         return [] if self._latency_model is None else shortfalls(change.contracts, self._latency_model)
+
+    def unattainable(self, contracts: Sequence[SLOContract]) -> list[BoundCheck]:
+        """Bounds that are out of the device's reach; none where such are let in."""
+        if self._latency_model is None or self._allow_unattainable:
+            return []
+        return shortfalls(contracts, self._latency_model)
 
     async def _make(self, change: Change, state: ContractState) -> Change:
         if (short := self.shortfalls(change)) and not self._allow_unattainable:

@@ -13,6 +13,7 @@ from fastapi import Request as HTTPRequest
 from superinfer.cli.serve.api_keys import KeyHolder
 from superinfer.cli.serve.contract_book import ContractBook
 from superinfer.cli.serve.errors import unavailable
+from superinfer.cli.serve.header_contracts import KnownContracts
 from superinfer.contracts.contract import SLOContract
 from superinfer.contracts.errors import EngineError
 from superinfer.contracts.registry import ContractRegistry
@@ -102,6 +103,7 @@ class Service:
     settings: ServerSettings
     book: ContractBook
     in_flight: InFlight = field(default_factory=InFlight)
+    header_contracts: KnownContracts = field(default_factory=KnownContracts)
     contracts_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 

@@ -172,6 +172,20 @@ def test_a_fallback_to_best_effort_counts_in_the_budget_of_the_contract_that_was
     )
 
 
+def test_nothing_is_kept_of_a_retired_contract_once_its_requests_have_ended() -> None:
+    scheduler = make_scheduler()
+    for name in ("tight", "loose"):
+        assert scheduler.add(request(name, name, 0.0), 0.0) is None
+    scheduler.abort("loose", 0.0)
+    for name in ("tight", "loose"):
+        scheduler.remove_contract(name)
+    assert set(scheduler.admission._work) == {"tight"}
+    scheduler.abort("tight", 1.0)
+    assert not scheduler.admission._work
+    assert not scheduler.admission._retired
+    assert "loose" not in scheduler.stats(1.0).contracts
+
+
 def overload(policy: str, admission: str, rate: float) -> Simulation:
     draw = random.Random(7)
     now, requests = 0.0, []
