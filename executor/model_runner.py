@@ -14,8 +14,8 @@ from superinfer.executor.config import DType, WorkerConfig
 from superinfer.executor.kv_cache import KVCache, block_bytes, plan_device_blocks
 from superinfer.executor.model.architecture import Architecture, load_architecture
 from superinfer.executor.model.decoder import Decoder
+from superinfer.executor.model.linear import panels_serve_all_sizes
 from superinfer.executor.model.memory import available_memory_bytes, format_bytes
-from superinfer.executor.model.small_linear import TOKEN_TILE
 from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights, WeightSource
 from superinfer.executor.sampling import greedy, sample
 from superinfer.executor.sequence import Sequence
@@ -74,12 +74,10 @@ class ModelRunner:
         """Compile or load every kernel now, so that no request waits for it; leaves cache and sequences empty."""
         params = SamplingParams(max_tokens=2, temperature=0.0)
         with torch.inference_mode():
-            for rows in range(1, TOKEN_TILE + 1):
-                # Decodes of the same token in the same block: only the shapes matter.
-                sequence = Sequence(NewSequence(sequence_id=-1, token_ids=[0], prompt_length=1, sampling=params))
-                sequence.blocks = [0]
-                batch, _ = build_batch([sequence] * rows, [], self.block_size)
-                self._decoder.forward(batch, self._cache.device_array)
+            sequence = Sequence(NewSequence(sequence_id=-1, token_ids=[0], prompt_length=1, sampling=params))
+            sequence.blocks = [0]
+            batch, _ = build_batch([sequence], [], self.block_size)
+            self._decoder.forward(batch, self._cache.device_array)
             tokens = min(2, self.max_model_len, self.block_size)
             sequence = Sequence(
                 NewSequence(sequence_id=-1, token_ids=[0] * tokens, prompt_length=tokens, sampling=params)
@@ -161,8 +159,8 @@ def _weight_source(config: WorkerConfig, architecture: Architecture) -> WeightSo
 
 def _check_weights_fit(architecture: Architecture, dtype: torch.dtype, directory: Path) -> None:
     """Refuse a model whose weights alone exceed the memory. Raises ResourceError."""
-    # A float32 worker also keeps the bfloat16 weights that its small steps read.
-    element_bytes = 6 if dtype == torch.float32 else 2
+    # Panels of bfloat16, as checkpoints mostly have them; where these serve small steps only, a float32 copy as well.
+    element_bytes = 6 if dtype == torch.float32 and not panels_serve_all_sizes() else 2
     needed = architecture.linear_parameters * element_bytes
     available = available_memory_bytes()
     if needed > available:
