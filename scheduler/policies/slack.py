@@ -38,7 +38,7 @@ from superinfer.scheduler.policies.slack_kernels import (
 )
 from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState, Status
-from superinfer.scheduler.slack import slack_s
+from superinfer.scheduler.slack import remaining_s, slack_s
 from superinfer.scheduler.step_builder import StepBuilder
 
 BEST_EFFORT_DEADLINE_S = 1e9
@@ -121,8 +121,9 @@ class SlackPolicy:
         """For how long plans would decode all of these and nothing else, if they were alone and nobody came or ended;
         0 where that has to be planned. `last` is the widest step until then.
 
-        Requests of one class hold each other up by no limit until one of them is lost, and slack falls no faster than
-        time passes; a less urgent class has a step cap.
+        Requests of one class hold each other up by no limit while all of them can make it or all are lost. Slack falls
+        no faster than time passes, and a request stays lost if even steps a quarter shorter than predicted would not
+        bring it home. A less urgent class has a step cap.
         """
         level = self._classes.level(sequences[0])
         if any(self._classes.level(sequence) != level for sequence in sequences):
@@ -131,7 +132,11 @@ class SlackPolicy:
             return 0.0
         if sequences[0].domain is not None:
             self._turns.served(sequences[0].domain.domain_id)
-        return min(slack_s(sequence, self.model, now) for sequence in sequences)
+        least = min(slack_s(sequence, self.model, now) for sequence in sequences)
+        if least > 0.0:
+            return least
+        hopeless = (s.deadline_s - now <= 0.75 * remaining_s(s, self.model) for s in sequences)
+        return math.inf if all(hopeless) else 0.0
 
     def _take_turn(
         self, builder: StepBuilder, times: PlanTimes, live: Ranked, urgent: list[IntArray], *, is_starved: bool
