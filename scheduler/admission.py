@@ -178,20 +178,22 @@ class AdmissionControl:
         count = max(len(domains), 1)
         live = prompts = waiting_prompts = outputs = busy = 0.0
         prompt_token_s, decode_s = self._model.prefill_token_s, self._model.decode_marginal_s
-        length, exp, has_map = self._queues.length, math.exp, self._assignment.has_map
+        length, exp, has_map, even = self._queues.length, math.exp, self._assignment.has_map, 1.0 / count
         for other_id, work in self._work.items():
             if work.allowed_s > allowed:
                 continue
-            share = self._share(domains, other_id) / count if has_map else 1.0 / count
+            share = self._share(domains, other_id) / count if has_map else even
             arriving_s = work.mean_prompt * prompt_token_s
             if work.allowed_s < allowed:
                 arriving_s += work.mean_outputs * decode_s
-            faded = exp(min(work.last_arrival_s - now, 0.0) / RATE_WINDOW_S)
+            idle_s = now - work.last_arrival_s
+            faded = exp(-idle_s / RATE_WINDOW_S) if idle_s > 0.0 else 1.0
             busy += share * work.arrivals_per_s * faded * arriving_s
-            if not work.live:
+            here = work.live
+            if not here:
                 continue
-            waiting = min(length(other_id), work.live) / work.live
-            live += share * work.live
+            waiting = length(other_id) / here
+            live += share * here
             prompts += share * work.prompt_tokens
             waiting_prompts += share * work.prompt_tokens * waiting
             outputs += share * work.output_tokens * (1.0 + waiting) / 2.0
