@@ -208,6 +208,18 @@ def plan_decodes(
 
 
 @compiled
+def blocks_lacking(counts: IntArray, rows: IntArray, block_size: int) -> int:
+    """Blocks that these rows, running or rotated, lack to come back or to take their next token."""
+    lacking = 0
+    for row in rows:
+        if counts[row, STATUS] == ROTATED:
+            lacking += counts[row, HOST_BLOCKS]
+        else:
+            lacking += max(-(-(counts[row, COMPUTED] + 1) // block_size) - counts[row, BLOCKS], 0)
+    return lacking
+
+
+@compiled
 def next_prefill(counts: IntArray, rows: IntArray, begin: int, stamp: int, may_enter: bool) -> int:
     """The position, from `begin`, of the first row that is on the device, or waits and `may_enter`, has yet to be
     prefilled and has no work in this step; len(rows) if there is none.

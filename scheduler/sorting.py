@@ -23,6 +23,9 @@ def sort_entries(first: FloatArray, second: FloatArray, ids: IntArray, entries: 
     while run < length:
         for low in range(0, length, 2 * run):
             middle, high = min(low + run, length), min(low + 2 * run, length)
+            if middle >= high or not comes_first(first, second, ids, entries[middle], entries[middle - 1]):
+                spare[low:high] = entries[low:high]
+                continue
             i, j = low, middle
             for k in range(low, high):
                 if j >= high or (i < middle and not comes_first(first, second, ids, entries[j], entries[i])):

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import numpy as np
-
 from superinfer.scheduler.columns import IntArray
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.step_builder import StepBuilder
@@ -21,8 +19,6 @@ class BudgetPolicy(ABC):
     """Token-budget composition around an order given by `rank`."""
 
     name: str
-    rank_lasts = True
-    """Whether running sequences keep their order among each other, however time passes and work proceeds."""
 
     @abstractmethod
     def rank(self, sequence: SequenceState, now: float) -> tuple[float, ...]:
@@ -70,7 +66,8 @@ class BudgetPolicy(ABC):
 
     def bring_in(self, builder: StepBuilder) -> None:
         """Rotated sequences come back, then waiting ones enter, until the first that does not fit."""
-        for sequence in self.ranked(builder, builder.domain.rotated):
+        rotated = self.ranked(builder, builder.domain.rotated) if builder.tokens_left > 0 else []
+        for sequence in rotated:
             if builder.tokens_left < 1 or not self.admit(builder, sequence, builder.tokens_left):
                 return
         while builder.tokens_left > 0 and builder.has_room:
@@ -93,16 +90,16 @@ class BudgetPolicy(ABC):
         return sorted(members.values(), key=lambda s: self.rank(s, builder.now))
 
     def running_rows(self, builder: StepBuilder) -> IntArray:
-        """The rows of the running sequences in order of service."""
-        running = builder.domain.running
-        if not self.rank_lasts:
-            return np.array([sequence.row for sequence in self.ranked(builder, running)], np.int64)
-        return running.in_order(lambda sequence: self.rank(sequence, builder.now))
+        """The rows of the running sequences in order of service.
+
+        This one is for ranks by which running sequences keep their order, however time passes and work proceeds.
+        """
+        return builder.domain.running.in_order(lambda sequence: self.rank(sequence, builder.now))
 
     def gives_way(self, builder: StepBuilder, sequence: SequenceState) -> SequenceState:
         """Who loses its blocks so that this running sequence can go on: the last in order, which may be itself."""
-        candidates = [s for s in builder.domain.running.values() if not builder.is_planned(s)]
-        return max(candidates, key=lambda s: self.rank(s, builder.now))
+        candidates = map(builder.owner, reversed(self.running_rows(builder)))
+        return next(candidate for candidate in candidates if not builder.is_planned(candidate))
 
     def _make_way(self, builder: StepBuilder, sequence: SequenceState) -> bool:
         victim = self.gives_way(builder, sequence)

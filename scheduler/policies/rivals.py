@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.columns import IntArray
+from superinfer.scheduler.kernels import model_columns
 from superinfer.scheduler.policies.budget import BudgetPolicy
+from superinfer.scheduler.policies.slack_kernels import order_by_remaining
 from superinfer.scheduler.sequence import SequenceState
 from superinfer.scheduler.slack import remaining_s
 from superinfer.scheduler.step_builder import StepBuilder
@@ -68,10 +73,17 @@ class ShortestJobFirst(BudgetPolicy):
     """By predicted remaining time. What has been worked on has less left, so that equals do not preempt each other."""
 
     name = "sjf"
-    rank_lasts = False
 
     def __init__(self, model: LatencyModel) -> None:
         self._model = model
+        self._costs = model_columns(model)
+
+    def running_rows(self, builder: StepBuilder) -> IntArray:
+        """By remaining time: work that proceeds changes the order."""
+        table, rows = builder.table, builder.domain.running.rows
+        order = np.empty(len(rows), np.int64)
+        order_by_remaining(table.counts, table.times, rows, *self._costs, self._model.correction, order)
+        return rows[order]
 
     def rank(self, sequence: SequenceState, now: float) -> tuple[float, ...]:
         """By remaining time, then arrival."""

@@ -12,6 +12,7 @@ import math
 from abc import abstractmethod
 
 from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.kernels import blocks_lacking
 from superinfer.scheduler.policies.budget import BudgetPolicy
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.step_builder import StepBuilder
@@ -93,6 +94,7 @@ class VirtualLagRotation(RotaryPolicy):
         super().__init__()
         self._model = model
         self._displaced: dict[int, set[int]] = {}
+        self._waiting_keys: dict[int, float] = {}
 
     def lag_s(self, sequence: SequenceState, now: float) -> float:
         """The virtual lag. A rotated sequence's last token is taken to be from when it was rotated out."""
@@ -108,13 +110,18 @@ class VirtualLagRotation(RotaryPolicy):
         return (-self.lag_s(sequence, now), self.waiting_key(sequence), sequence.sequence_id)
 
     def waiting_key(self, sequence: SequenceState) -> float:
-        """When a waiting sequence begins to lag."""
-        return sequence.arrival_s + self.BETA_FIRST * first_token_bound_s(sequence, self._model)
+        """When a waiting sequence begins to lag, as predicted when it came."""
+        key = self._waiting_keys.get(sequence.sequence_id)
+        if key is None:
+            key = sequence.arrival_s + self.BETA_FIRST * first_token_bound_s(sequence, self._model)
+            self._waiting_keys[sequence.sequence_id] = key
+        return key
 
     def on_finish(self, sequence: SequenceState, now: float) -> None:
         """Forget it, and whom it displaced."""
         super().on_finish(sequence, now)
         self._displaced.pop(sequence.sequence_id, None)
+        self._waiting_keys.pop(sequence.sequence_id, None)
 
     def rotate(self, builder: StepBuilder) -> None:
         """Sequences outside displace the longest-running ones, in order of lag, within the budget of blocks.
@@ -143,9 +150,12 @@ class VirtualLagRotation(RotaryPolicy):
         running = len(builder.domain.running)
         needed = builder.blocks_needed(challenger)
         victims: list[SequenceState] = []
-        for candidate in reversed(self.ranked(builder, builder.domain.running)):
+        shortest_quantum_s = self.QUANTUM_STEPS * builder.model.decode_step_s(0)
+        for candidate in map(builder.owner, reversed(self.running_rows(builder))):
             if device >= needed and running < builder.config.max_running:
                 break
+            if host < 1 or builder.now - self.running_since_s(candidate) < shortest_quantum_s:
+                break  # nobody who began later has run longer
             if not self._may_displace(builder, challenger, candidate) or len(candidate.blocks) > host:
                 continue
             victims.append(candidate)
@@ -162,12 +172,10 @@ class VirtualLagRotation(RotaryPolicy):
 
     def gives_way(self, builder: StepBuilder, sequence: SequenceState) -> SequenceState:
         """The one that has run longest, but for those that have taken this one's place before."""
-        candidates = [
-            s
-            for s in builder.domain.running.values()
-            if s is sequence or not (builder.is_planned(s) or self._has_displaced(s, sequence))
-        ]
-        victim = max(candidates, key=lambda s: self.rank(s, builder.now))
+        candidates = map(builder.owner, reversed(self.running_rows(builder)))
+        victim = next(
+            s for s in candidates if s is sequence or not (builder.is_planned(s) or self._has_displaced(s, sequence))
+        )
         if victim is not sequence:
             self._note_displaced(sequence, victim)
         return victim
@@ -214,7 +222,7 @@ class AgeRotation(RotaryPolicy):
         budget = self.budget_blocks(builder)
         if builder.domain.device_blocks.free >= budget or host_usage(builder) >= self.HOST_FULL_TO_ROTATE:
             return
-        for sequence in self.ranked(builder, builder.domain.running):
+        for sequence in map(builder.owner, self.running_rows(builder)):
             if not sequence.can_decode:
                 continue
             budget -= len(sequence.blocks)
@@ -224,15 +232,11 @@ class AgeRotation(RotaryPolicy):
 
 def everybody_fits(builder: StepBuilder) -> bool:
     """Whether the free blocks suffice for the next token of all running, rotated and waiting sequences."""
-    free = builder.domain.device_blocks.free
-    for member in (*builder.domain.running.values(), *builder.domain.rotated.values()):
-        free -= builder.blocks_needed(member)
-    for contract_id in builder.queues.contract_ids():
-        for sequence in builder.queues.waiting(contract_id):
-            if free < 0:
-                return False
-            free -= builder.blocks_needed(sequence)
-    return free >= 0
+    domain, counts, size = builder.domain, builder.table.counts, builder.config.block_size
+    lacking = blocks_lacking(counts, domain.running.rows, size) + builder.queues.blocks_wanted()
+    if domain.rotated:
+        lacking += blocks_lacking(counts, domain.rotated.rows, size)
+    return lacking <= domain.device_blocks.free
 
 
 def host_usage(builder: StepBuilder) -> float:

@@ -29,7 +29,7 @@ from superinfer.scheduler.columns import (
     IntArray,
 )
 from superinfer.scheduler.decay import DecayProfile
-from superinfer.scheduler.kernels import compiled, step_s
+from superinfer.scheduler.kernels import compiled, linear_s, step_s
 from superinfer.scheduler.sorting import sort_entries
 
 
@@ -70,9 +70,15 @@ def log_risk(decay: FloatArray, log_base: float, slack_ms: float) -> float:
 
 
 @compiled
-def decode_step_s(constants: FloatArray, points: FloatArray, correction: float, context: int) -> float:
-    """As LatencyModel.decode_step_s."""
-    return step_s(constants, points, correction, 1, 1, context, 0.0, 1, 0)
+def one_token_s(constants: FloatArray, points: FloatArray) -> float:
+    """What every decode alone in its step takes before its own terms: found once for all rows."""
+    return constants[0] + linear_s(points, 1)
+
+
+@compiled
+def decode_step_s(constants: FloatArray, base_s: float, correction: float, context: int) -> float:
+    """As LatencyModel.decode_step_s; `base_s` is `one_token_s`."""
+    return correction * (base_s + constants[1] * context + constants[2] + constants[5])
 
 
 @compiled
@@ -90,8 +96,10 @@ def outputs_left(counts: IntArray, row: int) -> int:
 
 
 @compiled
-def remaining_s(counts: IntArray, row: int, constants: FloatArray, points: FloatArray, correction: float) -> float:
-    """As superinfer.scheduler.slack.remaining_s."""
+def remaining_s(
+    counts: IntArray, row: int, constants: FloatArray, points: FloatArray, base_s: float, correction: float
+) -> float:
+    """As superinfer.scheduler.slack.remaining_s; `base_s` is `one_token_s`."""
     left = outputs_left(counts, row)
     context, target = counts[row, COMPUTED], counts[row, PREFILL_TARGET]
     time_s = 0.0
@@ -101,7 +109,7 @@ def remaining_s(counts: IntArray, row: int, constants: FloatArray, points: Float
         left -= 1
         if left < 1:
             return time_s
-    return time_s + left * decode_step_s(constants, points, correction, context + left // 2)
+    return time_s + left * decode_step_s(constants, base_s, correction, context + left // 2)
 
 
 @compiled
@@ -111,6 +119,7 @@ def milestones(
     row: int,
     constants: FloatArray,
     points: FloatArray,
+    base_s: float,
     correction: float,
     now: float,
     found: FloatArray,
@@ -121,7 +130,7 @@ def milestones(
     number = 0
     if times[row, DEADLINE_S] < math.inf:
         time_left = times[row, DEADLINE_S] - now
-        found[number, 0] = time_left - remaining_s(counts, row, constants, points, correction)
+        found[number, 0] = time_left - remaining_s(counts, row, constants, points, base_s, correction)
         found[number, 1] = outputs_left(counts, row)
         found[number, 2] = time_left
         number += 1
@@ -136,7 +145,7 @@ def milestones(
     first_token_s = times[row, FIRST_TOKEN_S]
     if times[row, TPOT_S] < math.inf and first_token_s == first_token_s:
         time_left = first_token_s + counts[row, PLANNED_OUTPUTS] * times[row, TPOT_S] - now
-        found[number, 0] = time_left - decode_step_s(constants, points, correction, counts[row, COMPUTED])
+        found[number, 0] = time_left - decode_step_s(constants, base_s, correction, counts[row, COMPUTED])
         found[number, 1] = 1.0
         found[number, 2] = time_left
         number += 1
@@ -163,10 +172,11 @@ def allowance_s(
     at the model's upper quantile.
     """
     found = np.empty((3, 3), np.float64)
+    base_s = one_token_s(constants, points)
     even = whole = math.inf
     for row in rows:
-        own_s = decode_step_s(constants, points, correction, counts[row, COMPUTED])
-        for k in range(milestones(counts, times, row, constants, points, correction, now, found)):
+        own_s = decode_step_s(constants, base_s, correction, counts[row, COMPUTED])
+        for k in range(milestones(counts, times, row, constants, points, base_s, correction, now, found)):
             usable_s = time_to_zero_ms(decay, found[k, 0] * 1e3) / 1e3
             spare_s = usable_s - share * max(found[k, 2], 0.0) - margin_s
             even = min(even, (own_s + spare_s / found[k, 1]) / upper_ratio)
@@ -224,13 +234,14 @@ def rank_rows(
     unordered = np.empty(length, np.float64)
     ids, order, spare = np.empty(length, np.int64), np.empty(length, np.int64), np.empty(length, np.int64)
     found = np.empty((3, 3), np.float64)
+    base_s = one_token_s(constants, points)
     live = 0
     lost = length
     for i in range(length):
         row = rows[i]
         ids[i] = counts[row, SEQUENCE_ID]
         slack = math.inf
-        for k in range(milestones(counts, times, row, constants, points, correction, now, found)):
+        for k in range(milestones(counts, times, row, constants, points, base_s, correction, now, found)):
             slack = min(slack, found[k, 0])
         unordered[i] = slack
         counts[row, IS_LOST] = slack <= 0.0
@@ -253,6 +264,29 @@ def rank_rows(
         ranked[i] = rows[order[i]]
         slacks[i] = unordered[order[i]]
     return live
+
+
+@compiled
+def order_by_remaining(
+    counts: IntArray,
+    times: FloatArray,
+    rows: IntArray,
+    constants: FloatArray,
+    points: FloatArray,
+    correction: float,
+    order: IntArray,
+) -> None:
+    """Positions of the rows by remaining time without the model's correction, then arrival, then id."""
+    remaining, arrivals = np.empty(len(rows), np.float64), np.empty(len(rows), np.float64)
+    ids, spare = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    base_s = one_token_s(constants, points)
+    for i in range(len(rows)):
+        row = rows[i]
+        order[i] = i
+        remaining[i] = remaining_s(counts, row, constants, points, base_s, correction) / correction
+        arrivals[i] = times[row, ARRIVAL_S]
+        ids[i] = counts[row, SEQUENCE_ID]
+    sort_entries(remaining, arrivals, ids, order, spare)
 
 
 @compiled
