@@ -112,6 +112,70 @@ def step_s(
 
 
 @compiled
+def step_s_with_chunk(
+    constants: FloatArray,
+    points: FloatArray,
+    correction: float,
+    tokens: int,
+    decodes: int,
+    context: int,
+    pairs: float,
+    heads: int,
+    chunks: int,
+    start: int,
+    left: int,
+    count: int,
+) -> float:
+    """Predicted time of the step with a chunk of `count` of the `left` prompt tokens after `start` cached ones; it
+    samples where all that is left goes in.
+    """
+    added = count * (start + (count + 1) / 2)
+    return step_s(
+        constants,
+        points,
+        correction,
+        tokens + count,
+        decodes,
+        context,
+        pairs + added,
+        heads + (1 if count >= left else 0),
+        chunks + 1,
+    )
+
+
+@compiled
+def largest_chunk(
+    constants: FloatArray,
+    points: FloatArray,
+    correction: float,
+    tokens: int,
+    decodes: int,
+    context: int,
+    pairs: float,
+    heads: int,
+    chunks: int,
+    start: int,
+    left: int,
+    most: int,
+    limit_s: float,
+) -> int:
+    """The most prompt tokens, up to `most`, with which the step stays within `limit_s`; 0 if not even one does."""
+    step = (constants, points, correction, tokens, decodes, context, pairs, heads, chunks, start, left)
+    if most <= 0 or step_s_with_chunk(*step, 1) > limit_s:
+        return 0
+    if step_s_with_chunk(*step, most) <= limit_s:
+        return most
+    low, high = 1, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        if step_s_with_chunk(*step, middle) <= limit_s:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@compiled
 def plan_decodes(
     counts: IntArray,
     rows: IntArray,

@@ -24,6 +24,7 @@ from superinfer.scheduler.kernels import (
     STOP_ROTATED,
     STOP_ROTATED_PREFILL,
     STOP_SHORT,
+    largest_chunk,
     model_columns,
     next_prefill,
     plan_decodes,
@@ -126,11 +127,6 @@ class StepBuilder:
         """Predicted time of the step if this sequence decoded in it too."""
         return self._step_s_with(1, 1, sequence.computed, 0.0, 1, 0)
 
-    def step_s_with_prefill(self, sequence: SequenceState, count: int) -> float:
-        """Predicted time of the step if `count` prompt tokens of this sequence went in too."""
-        samples = count >= sequence.prefill_left
-        return self._step_s_with(count, 0, 0, count * (sequence.computed + (count + 1) / 2), samples, 1)
-
     @property
     def least_step_s_with_decode(self) -> float:
         """Predicted time of the step with one more decode of the shortest context there could be."""
@@ -156,19 +152,22 @@ class StepBuilder:
 
     def largest_prefill(self, sequence: SequenceState, limit_s: float) -> int:
         """The most prompt tokens of this sequence that keep the step within `limit_s`; 0 if none do."""
-        high = min(sequence.prefill_left, self.tokens_left)
-        if high <= 0 or self.step_s_with_prefill(sequence, 1) > limit_s:
-            return 0
-        if self.step_s_with_prefill(sequence, high) <= limit_s:
-            return high
-        low = 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.step_s_with_prefill(sequence, middle) <= limit_s:
-                low = middle
-            else:
-                high = middle
-        return low
+        left, shape = sequence.prefill_left, self.shape
+        return largest_chunk(
+            self.ground.constants,
+            self.ground.points,
+            self.model.correction,
+            shape.tokens,
+            shape.decodes,
+            shape.decode_context,
+            shape.prefill_pairs,
+            shape.rows,
+            shape.chunks,
+            sequence.computed,
+            left,
+            min(left, self.tokens_left),
+            limit_s,
+        )
 
     def decode(self, sequence: SequenceState) -> bool:
         """Decode one token of a running sequence; False where budget or memory is short."""
