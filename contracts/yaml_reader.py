@@ -15,7 +15,7 @@ MAX_DEPTH = 32
 def read_yaml(text: str, source: str) -> list[Any]:
     """All documents in `text`; empty ones are left out. Raises InvalidContractError with line and column."""
     try:
-        return [document for document in yaml.load_all(text, Loader=_ContractLoader) if document is not None]
+        return [document for document in yaml.load_all(text, Loader=PlainLoader) if document is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -27,7 +27,9 @@ def read_yaml(text: str, source: str) -> list[Any]:
     return []
 
 
-class _ContractLoader(yaml.SafeLoader):
+class PlainLoader(yaml.SafeLoader):
+    """Plain data alone; YAMLError for an alias, a key that is given twice, or deep nesting."""
+
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._depth = 0

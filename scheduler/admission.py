@@ -7,8 +7,8 @@ that wait go first. Of what will arrive meanwhile, at the rate of late, the prom
 where it is more urgent its decodes as well.
 
 What a policy makes of that differs, so each contract has a factor that follows what requests that missed took against
-what was predicted for them, and goes back to 1 with those that held. A refusal lets it relax a little, lest a contract
-that is never admitted stay so.
+what was predicted for them, and goes back to 1 with those that held and with time. A refusal lets it relax a little,
+lest a contract that is never admitted stay so.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ MAX_RETRY_S = 60.0
 FACTOR_GAIN = 0.1
 RELAXATION = 0.02
 MAX_FACTOR = 4.0
+FORGET_S = 30.0
+"""Time in which what misses have taught fades to a third: the load they came from may be over."""
 DRAINED_SHARE = 0.25
 """Who finds a queue full is told to come again when this share of it should have been served."""
 
@@ -50,6 +52,12 @@ class ContractWork:
     mean_prompt: float = 0.0
     mean_outputs: float = 0.0
     factor: float = 1.0
+    factor_since_s: float = 0.0
+
+    def fade(self, now: float) -> None:
+        """Bring the factor nearer to 1 by the time that has gone by."""
+        self.factor = 1.0 + (self.factor - 1.0) * math.exp(min(self.factor_since_s - now, 0.0) / FORGET_S)
+        self.factor_since_s = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +109,8 @@ class AdmissionControl:
     def refusal(self, sequence: SequenceState, now: float) -> Refusal | None:
         """Why a request is not admitted under the contract it has here, or None.
 
-        What could not make it on an idle device either is admitted: that is not the load's doing. Best effort has no
-        deadline; only a full queue turns it away.
+        What could not make it on an idle device either is admitted, and so is who finds nobody there: that is not the
+        load's doing. Best effort has no deadline; only a full queue turns it away.
         """
         contract_id, limit = sequence.request.contract_id, self._config.max_waiting
         if sequence.contract.is_best_effort:
@@ -119,9 +127,11 @@ class AdmissionControl:
         if self._config.admission == "accept":
             return None
         work = self._work.setdefault(contract_id, ContractWork())
+        work.fade(now)
         estimate = self.estimate(sequence, now)
         late_s = estimate.times(work.factor).late_s(sequence, now)
-        if late_s <= 0.0 or slack_s(sequence, self._model, now) <= 0.0:
+        is_idle = not any(each.live for each in self._work.values())
+        if late_s <= 0.0 or is_idle or slack_s(sequence, self._model, now) <= 0.0:
             self._promised[sequence.sequence_id] = now, estimate.total_s
             return None
         work.factor += RELAXATION * (1.0 - work.factor)
@@ -158,6 +168,7 @@ class AdmissionControl:
         if met is not None and predicted_s > 0.0:
             # A request may be made to use the time it has: only a miss says that too much was hoped for.
             ratio = 1.0 if met else min((now - admitted_s) / predicted_s, MAX_FACTOR)
+            work.fade(now)
             work.factor += FACTOR_GAIN * (max(ratio, 1.0) - work.factor)
         if not work.live and sequence.request.contract_id in self._retired:
             self._retired.discard(sequence.request.contract_id)

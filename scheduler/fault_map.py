@@ -21,6 +21,7 @@ import yaml
 
 from superinfer.contracts.errors import UsageError
 from superinfer.contracts.naming import did_you_mean
+from superinfer.contracts.yaml_reader import PlainLoader
 
 EVERY_OTHER = "*"
 SECTION = "fault_domains"
@@ -130,7 +131,7 @@ def load_fault_map(path: Path) -> FaultMap:
 def parse_fault_map(text: str, source: str) -> FaultMap:
     """The map in `text`; `source` is how errors call it."""
     try:
-        data: Any = yaml.safe_load(text)
+        data: Any = yaml.load(text, Loader=PlainLoader)
     except yaml.YAMLError as error:
         raise UsageError(f"fault domains {source}: not valid YAML: {' '.join(str(error).split())}") from None
     if isinstance(data, dict) and list(data) == [SECTION]:

@@ -29,6 +29,7 @@ from superinfer.scheduler.policies.base import Policy
 from superinfer.scheduler.policies.registry import make_policy
 from superinfer.scheduler.queues import WaitingQueues
 from superinfer.scheduler.request import Request
+from superinfer.scheduler.request_checks import unfit
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.stats import ContractCounts, SchedulerStats
 from superinfer.scheduler.step_builder import Ground, StepBuilder
@@ -348,40 +349,22 @@ class Scheduler:
         return any(domain_id in self.assignment.serving(each) for each in self.queues.contract_ids())
 
     def _refusal(self, request: Request, contract: SLOContract | None) -> Refusal | None:
-        prompt, most = len(request.prompt_token_ids), request.sampling.max_tokens
         if contract is None:
             known = ", ".join(sorted(self._contracts))
             return Refusal(
                 code="unknown_contract",
                 message=f"contract {request.contract_id!r} is not registered; registered: {known}",
             )
-        if refusal := self.bandwidth.refusal(request.contract_id, self.assignment.home(request.contract_id)):
+        home_ids = self.assignment.home(request.contract_id)
+        if refusal := self.bandwidth.refusal(request.contract_id, home_ids):
             return refusal
         if request.request_id in self._by_request:
             return Refusal(
                 code="duplicate_id",
                 message=f"request id {request.request_id!r} is in use by a running request",
             )
-        if prompt == 0:
-            return Refusal(code="empty_prompt", message="the prompt has no tokens")
-        if most < 1:
-            return Refusal(code="too_long", message=f"max_tokens {most} is not accepted; at least 1 is expected")
-        if prompt + most > self.config.max_model_len:
-            return Refusal(
-                code="too_long",
-                message=f"{prompt} prompt tokens and {most} output tokens exceed the context of "
-                f"{self.config.max_model_len} tokens",
-            )
-        blocks = -(-(prompt + most) // self.config.block_size)
-        home = [self.domains[each] for each in self.assignment.home(request.contract_id) if each in self.domains]
-        largest = max((d.device_blocks.total for d in home), default=0)
-        if blocks > largest:
-            return Refusal(
-                code="too_long",
-                message=f"{prompt} prompt tokens and {most} output tokens need {blocks} KV blocks; "
-                f"the largest domain that serves {request.contract_id} has {largest}",
-            )
-        return None
+        home = (self.domains[each] for each in home_ids if each in self.domains)
+        return unfit(request, self.config, max((domain.device_blocks.total for domain in home), default=0))
 
     def _expected_outputs(self, request: Request) -> int:
         most = request.sampling.max_tokens

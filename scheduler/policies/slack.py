@@ -44,6 +44,8 @@ from superinfer.scheduler.step_builder import StepBuilder
 BEST_EFFORT_DEADLINE_S = 1e9
 PATIENCE = 0.3
 """Share of its allowed time that a less urgent request's slack must exceed for its prefill to wait for a good chunk."""
+LEAST_CAP_STEPS = 2.0
+"""The step cap is at least as long as this many steps of one decode."""
 LOOSE_SHARE = 0.75
 """Share of the sequences a domain may run beyond which less urgent ones do not enter: requests that were given up hold
 their KV, and must not keep urgent ones out."""
@@ -100,7 +102,7 @@ class SlackPolicy:
             if allowed.even_s < math.inf:
                 self._serve_within(builder, live, allowed, min_chunk=self._efficient_chunk)
             elif level > 0:
-                cap_s = self._idle_cap_s(level)
+                cap_s = self._idle_cap_s(builder.now, level)
                 self._serve_within(builder, live, Allowance(cap_s, cap_s), min_chunk=1)
             else:
                 self._serve_first(builder, times, live, level)
@@ -128,7 +130,7 @@ class SlackPolicy:
         level = self._classes.level(sequences[0])
         if any(self._classes.level(sequence) != level for sequence in sequences):
             return 0.0
-        if level > 0 and self.model.step_s(last) > self._idle_cap_s(level):
+        if level > 0 and self.model.step_s(last) > self._idle_cap_s(now, level):
             return 0.0
         if sequences[0].domain is not None:
             self._turns.served(sequences[0].domain.domain_id)
@@ -313,9 +315,12 @@ class SlackPolicy:
         """Share of this domain's time that arrivals at least as urgent as this class will take."""
         return self._classes.load_share(builder.now, level) / builder.domains_up
 
-    def _idle_cap_s(self, level: int) -> float:
-        """Step cap while nothing more urgent is alive: what the tightest contract above can bear to wait."""
-        return max(self.planner.idle_step_share * self._classes.initial_slack_s(level), 1e-3)
+    def _idle_cap_s(self, now: float, level: int) -> float:
+        """Step cap while nothing more urgent is alive: what the tightest contract above can bear to wait, and never
+        less than it takes to share a step.
+        """
+        cap_s = self.planner.idle_step_share * self._classes.initial_slack_s(now, level)
+        return max(cap_s, LEAST_CAP_STEPS * self.model.decode_step_s(0))
 
     def _split(self, builder: StepBuilder, live: Ranked) -> tuple[Ranked, int]:
         """Those that can all make it together, then those to give up, each with the least work left first; and how many

@@ -93,10 +93,16 @@ class UrgencyClasses:
         least = min((load.allowed_s for load in self._loads.values()), default=math.inf)
         return least if math.isfinite(least) else 0.0
 
-    def initial_slack_s(self, level: int) -> float:
-        """The smallest slack with which requests more urgent than this class arrive; infinite if there are none."""
+    def initial_slack_s(self, now: float, level: int) -> float:
+        """The smallest slack with which requests more urgent than this class have been arriving of late; infinite if
+        none have. Those of a contract that nothing could hold arrive lost, and do not count.
+        """
         return min(
-            (load.initial_slack_s for contract_id, load in self._loads.items() if self._levels[contract_id] < level),
+            (
+                load.initial_slack_s
+                for contract_id, load in self._loads.items()
+                if self._levels[contract_id] < level and load.initial_slack_s > 0.0 and load.rate.per_second(now) > 0.0
+            ),
             default=math.inf,
         )
 

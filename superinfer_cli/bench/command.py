@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 DEFAULT_POLICIES = ("slack", "fcfs", "round_robin")
 DTYPES = ("auto", "float32", "bfloat16")
 WIDTH_IN_FILES = 120
+CLUSTER_PREFIX = "cluster-"
 
 
 def bench(
     scenario: Annotated[
-        str, typer.Argument(help="mixed, jitter, fault, or a scenario file (YAML).", metavar="[SCENARIO]")
+        str,
+        typer.Argument(
+            help="mixed, jitter or fault; for --topology cluster-mixed, cluster-jitter or cluster-fault; or a scenario "
+            "file (YAML).",
+            metavar="[SCENARIO]",
+        ),
     ] = "mixed",
     model: Annotated[
         str | None,
@@ -99,6 +105,8 @@ def bench(
         out=out_dir,
         force=force,
     )
+    if scenario.startswith(CLUSTER_PREFIX) and topology is None:
+        err.print(f"note: {scenario} has bounds for accelerators; --topology h100-4x8 simulates some", highlight=False)
     result = run_bench(options)
     _report(result, as_json=as_json)
     raise_engine_error(result)

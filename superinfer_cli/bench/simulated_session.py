@@ -117,7 +117,11 @@ def _target(options: BenchOptions, scenario: Scenario) -> SimulationTarget:
             random_weights=options.random_weights,
             kv_cache_bytes=options.kv_cache_bytes,
         )
-    for flag, given in (("--domains", options.domains), ("--kv-cache-memory", options.kv_cache_bytes)):
+    for flag, given in (
+        ("--domains", options.domains),
+        ("--kv-cache-memory", options.kv_cache_bytes),
+        ("--random-weights", options.random_weights or None),
+    ):
         if given is not None:
             raise UsageError(f"{flag}: has no meaning with --topology, whose devices decide it")
     return cluster_target(options.model or CLUSTER_MODEL, options.topology, options.dtype)

@@ -141,6 +141,8 @@ def find_architecture(model: str) -> tuple[str, ModelArchitecture]:
     path = Path(model).expanduser()
     if path.exists():
         return (path.resolve().parent if path.is_file() else path.resolve()).name, load_architecture(path)
+    if path.suffix == ".json":
+        raise ModelError(f"{model}: there is no such file; expected a config.json, or one of: {', '.join(known)}")
     from superinfer.executor.models.catalog import resolve_model
 
     try:

@@ -22,9 +22,11 @@ import yaml
 from superinfer.contracts.contract import BEST_EFFORT_ID
 from superinfer.contracts.errors import UsageError
 from superinfer.contracts.naming import did_you_mean
+from superinfer.contracts.yaml_reader import PlainLoader
 
 EVERY = "*"
-HASHED = re.compile(r"sha256:([0-9a-f]{64})")
+DIGEST_PREFIX = "sha256:"
+HASHED = re.compile(DIGEST_PREFIX + r"([0-9a-f]{64})")
 ACCEPTS = "a list of contract ids, or ['*'] for all"
 
 
@@ -65,9 +67,12 @@ def find_holder(holders: Iterable[KeyHolder], key: str) -> KeyHolder | None:
 def load_api_keys(path: Path, contract_ids: Collection[str]) -> tuple[KeyHolder, ...]:
     """Read a file of keys. UsageError says what is wrong, and never shows a key."""
     try:
-        data: Any = yaml.safe_load(path.read_text("utf-8"))
+        data: Any = yaml.load(path.read_text("utf-8"), Loader=PlainLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--api-keys {path}: cannot be read ({error})") from None
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise UsageError(f"--api-keys {path}: {line}this is not valid YAML, or a key that is there already") from None
     except yaml.YAMLError:
         raise UsageError(f"--api-keys {path}: is not valid YAML") from None
     if not isinstance(data, dict) or not data:
@@ -77,6 +82,8 @@ def load_api_keys(path: Path, contract_ids: Collection[str]) -> tuple[KeyHolder,
         place = f"--api-keys {path}: entry {number}"
         if not isinstance(key, str) or not key or any(character.isspace() for character in key):
             raise UsageError(f"{place}: the key is empty, a number or holds white space; one word is accepted")
+        if key.startswith(DIGEST_PREFIX) and not HASHED.fullmatch(key):
+            raise UsageError(f"{place}: after {DIGEST_PREFIX} 64 lower-case hexadecimal digits are needed")
         holder = KeyHolder(_stored_digest(key), _allowed(allowed, contract_ids, place))
         if holder.digest in holders:
             raise UsageError(f"{place}: the key is there twice; once is accepted")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
-from collections.abc import Iterable
+import stat
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,14 +16,12 @@ import typer
 if TYPE_CHECKING:
     from superinfer.cli.serve.api_keys import KeyHolder
     from superinfer.cli.serve.contract_book import ContractBook
-    from superinfer.contracts.contract import SLOContract
     from superinfer.executor.config import EngineConfig
     from superinfer.executor.models.source import ModelSource
-    from superinfer.profiler.latency_model import LatencyModel
-    from superinfer.scheduler.fault_map import FaultMap
 
 API_KEY_VARIABLE = "SUPERINFER_API_KEY"
 START_TIMEOUT_S = 600.0
+READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
 def serve(
@@ -48,7 +45,7 @@ def serve(
     fault_domains: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file that says which domains serve which contract, such as `risk-scoring: [domain-0]`.",
+            help="YAML file that says which domains serve which contract: a list of domains for each.",
             show_default="every domain serves all",
         ),
     ] = None,
@@ -105,7 +102,7 @@ def serve(
         Path | None,
         typer.Option(
             "--api-keys",
-            help="YAML file of API keys and the contracts that each may use, such as `sk-abc: [risk-scoring]`.",
+            help="YAML file of API keys and, for each, a list of the contracts that it may use.",
             show_default="keys may use every contract",
         ),
     ] = None,
@@ -122,6 +119,18 @@ def serve(
     from superinfer.cli.serve.address import bind
     from superinfer.cli.serve.api_keys import load_api_keys
     from superinfer.cli.serve.contract_book import ContractBook, load_contracts_and_state
+    from superinfer.cli.serve.preparation import (
+        all_contract_ids,
+        api_keys,
+        check_attainable,
+        check_scheduling,
+        context_length,
+        engine_config,
+        find_model,
+        note,
+        note_unreserved,
+        read_fault_map,
+    )
     from superinfer.cli.serve.sizes import parse_bytes
     from superinfer.contracts.errors import UsageError
     from superinfer.contracts.state_file import StateFile
@@ -134,14 +143,16 @@ def serve(
     check_scheduling(policy, decay_profile)
     with contextlib.ExitStack() as stack:
         state_file = None if contracts_state is None else stack.enter_context(StateFile(contracts_state))
-        registry, state = load_contracts_and_state(contracts, state_file, _note)
+        registry, state = load_contracts_and_state(contracts, state_file, note)
         contract_ids = all_contract_ids(registry.list())
         fault_map = read_fault_map(fault_domains, contract_ids, domains)
         holders = load_api_keys(api_key_file, contract_ids) if api_key_file is not None else ()
+        if api_key_file is not None and api_key_file.stat().st_mode & READABLE_BY_OTHERS:
+            note(f"--api-keys {api_key_file}: other users of this machine can read it; chmod 600 keeps it to yourself")
         bound = stack.enter_context(bind(host, port))
         signal.signal(signal.SIGTERM, _interrupt)
         if not keys and not holders and not _is_loopback(bound):
-            _note(f"{host} can be reached from other machines and no API key is set; anyone may use the server")
+            note(f"{host} can be reached from other machines and no API key is set; anyone may use the server")
         source = find_model(model)
         length = context_length(source, max_model_len)
         config = engine_config(
@@ -185,40 +196,6 @@ def serve(
         )
 
 
-def _note(text: str) -> None:
-    from superinfer.cli.console import err
-
-    err.print(f"note: {text}", markup=False, highlight=False, soft_wrap=True)
-
-
-def check_attainable(contracts: list[SLOContract], model: LatencyModel, *, allow: bool) -> None:
-    """UnattainableContractError where a bound is below what one token takes; a note for each where let in."""
-    from superinfer.profiler.feasibility import UnattainableContractError, shortfalls
-
-    short = shortfalls(contracts, model)
-    if short and not allow:
-        raise UnattainableContractError(short)
-    for check in short:
-        _note(f"accepted though out of reach: {check}")
-
-
-def note_unreserved(contracts: Iterable[SLOContract], bandwidth_gb_per_s: float | None) -> None:
-    """A note for each contract whose bandwidth cannot be kept: what there is is not known, or less."""
-    from superinfer.scheduler.ledger import DeviceBandwidth
-
-    for contract in contracts:
-        wanted = contract.resources.reserved_bandwidth_gb_per_s
-        if wanted is None:
-            continue
-        if bandwidth_gb_per_s is None:
-            _note(f"contract {contract.service_id}: the profile has no memory bandwidth, so none is reserved")
-        elif wanted > (most := DeviceBandwidth("", bandwidth_gb_per_s).reservable_gb_per_s):
-            _note(
-                f"contract {contract.service_id} reserves {wanted:g} GB/s; at most {most:.1f} GB/s of a domain can be, "
-                "so its requests will be refused"
-            )
-
-
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """SIGTERM before the server runs ends what has been started, as Ctrl-C does."""
     raise KeyboardInterrupt
@@ -230,123 +207,9 @@ def _is_loopback(bound: socket.socket) -> bool:
     return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def api_keys(given: list[str] | None) -> tuple[str, ...]:
-    """The keys of the command line and of the environment, which child processes need not inherit."""
-    from superinfer.contracts.errors import UsageError
-
-    keys = [*(given or []), *os.environ.pop(API_KEY_VARIABLE, "").split()]
-    if any(not key.strip() or any(character.isspace() for character in key) for key in keys):
-        raise UsageError("--api-key: a key is empty or holds white space; give one word")
-    return tuple(keys)
-
-
-def check_scheduling(policy: str, decay_profile: Path | None) -> None:
-    """UsageError unless the policy is known and the decay profile, where one is named, can be used."""
-    from superinfer.contracts.errors import UsageError
-    from superinfer.scheduler.decay import load_decay_profile
-    from superinfer.scheduler.policies.planner_config import planner_from_mapping
-    from superinfer.scheduler.policies.registry import check_policy
-
-    check_policy(policy)
-    if decay_profile is None:
-        return
-    if not decay_profile.is_file():
-        raise UsageError(f"--decay-profile {decay_profile} is not a file; `superinfer tune --out FILE` writes one")
-    _, planner = load_decay_profile(decay_profile)
-    planner_from_mapping(planner, str(decay_profile))
-
-
-def all_contract_ids(contracts: Iterable[SLOContract]) -> list[str]:
-    """What requests may name: every service, and every sub-task as "service/sub"."""
-    return [
-        contract_id
-        for contract in contracts
-        for contract_id in (contract.service_id, *(f"{contract.service_id}/{name}" for name in contract.sub_slos))
-    ]
-
-
-def read_fault_map(path: Path | None, contract_ids: list[str], domains: int) -> FaultMap:
-    """The map of `--fault-domains`, held against the contracts and domains there are; empty without one."""
-    from superinfer.scheduler.fault_map import load_fault_map, resolve_fault_map
-
-    if path is None:
-        return {}
-    domain_ids = [str(number) for number in range(domains)]
-    return resolve_fault_map(load_fault_map(path), domain_ids, contract_ids=contract_ids, source=str(path))
-
-
 def count(number: int, noun: str) -> str:
     """ "1 domain", "2 domains", "2 processes"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
-def find_model(model: str) -> ModelSource:
-    """Resolve MODEL, with a progress bar while it is fetched and converted."""
-    from superinfer.cli.console import progress_bar
-    from superinfer.executor.models.catalog import resolve_model
-
-    with progress_bar() as progress:
-        tasks = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=total)
-            progress.update(tasks[stage], completed=done, total=total)
-
-        return resolve_model(model, progress=report)
-
-
-DEFAULT_CONTEXT_LIMIT = 8192
-
-
-def context_length(source: ModelSource, asked: int | None) -> int:
-    """The context to serve: as asked, else the model's own, up to DEFAULT_CONTEXT_LIMIT."""
-    import json
-
-    from superinfer.contracts.errors import UsageError
-
-    config = json.loads((source.directory / "config.json").read_text(encoding="utf-8"))
-    own = int(config.get("max_position_embeddings", DEFAULT_CONTEXT_LIMIT))
-    if asked is not None and asked > own:
-        raise UsageError(f"--max-model-len {asked} is more than the {own} tokens that {source.name} can take")
-    return min(own, DEFAULT_CONTEXT_LIMIT) if asked is None else asked
-
-
-def engine_config(
-    source: ModelSource,
-    *,
-    contracts: list[SLOContract],
-    policy: str,
-    domains: int,
-    dtype: Literal["auto", "float32", "bfloat16"],
-    random_weights: bool,
-    kv_cache_bytes: int | None,
-    max_model_len: int,
-    decay_profile: Path | None,
-    fault_map: FaultMap,
-) -> EngineConfig:
-    """What the engine is started with; the model is profiled here on its first use on this machine."""
-    from superinfer.cli.console import err
-    from superinfer.cli.profile import ensure_profile
-    from superinfer.executor.config import EngineConfig
-    from superinfer.scheduler.config import SchedulerConfig
-
-    profile_path = ensure_profile(source, dtype, random_weights=random_weights, console=err)
-    return EngineConfig(
-        model_dir=str(source.directory),
-        profile_path=str(profile_path),
-        domains=domains,
-        dtype=dtype,
-        random_weights=random_weights,
-        kv_cache_bytes=kv_cache_bytes,
-        scheduler=SchedulerConfig(
-            policy=policy,
-            max_model_len=max_model_len,
-            decay_profile_path=None if decay_profile is None else str(decay_profile),
-            fault_domains=fault_map,
-        ),
-        contracts=contracts,
-    )
 
 
 def run(

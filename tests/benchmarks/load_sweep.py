@@ -55,7 +55,9 @@ def write(out: Path) -> None:
     points = sweep_points(summaries)
     first = summaries[0]
     label = "simulated, " if first["simulated"] else ""
-    title = f"{first['scenario']} ({label}{first['model']}, medians of {max(point.seeds for point in points)} seeds)"
+    most = max(point.seeds for point in points)
+    medians = f", medians of up to {most} seeds" if most > 1 else ""
+    title = f"{first['scenario']} ({label}{first['model']}{medians})"
     (out / "attainment_by_load.png").write_bytes(sweep_plot(points, title))
     table = sweep_table(points)
     (out / "attainment_by_load.md").write_text(table + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -10,6 +11,7 @@ from superinfer.contracts.contract import BEST_EFFORT_ID, Bound, SLOContract
 from superinfer.executor.simulated import SimulatedDevice
 from superinfer.executor.simulation.loop import Simulation, simulate
 from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.admission import ContractWork
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.fault_map import parse_fault_map
 from superinfer.scheduler.request import Request, SamplingParams
@@ -210,3 +212,19 @@ def test_under_overload_more_requests_meet_their_contract_when_hopeless_ones_are
     accepted, refused = overload(policy, "accept", rate), overload(policy, "refuse", rate)
     assert any(one.refusal for one in refused.requests)
     assert kept(refused) > 1.2 * kept(accepted)
+
+
+def test_who_finds_an_idle_device_is_admitted_however_many_came_before() -> None:
+    scheduler = make_scheduler()
+    for number in range(200):
+        assert scheduler.add(request(f"gone-{number}", "tight", 0.0, outputs=40), 0.0) is None
+        scheduler.abort(f"gone-{number}", 0.0)
+    assert scheduler.add(request("first", "tight", 0.1, outputs=40), 0.1) is None
+
+
+def test_what_misses_have_taught_fades_with_time() -> None:
+    work = ContractWork(factor=4.0, factor_since_s=100.0)
+    work.fade(130.0)
+    assert work.factor == pytest.approx(1.0 + 3.0 / math.e)
+    work.fade(400.0)
+    assert work.factor == pytest.approx(1.0, abs=1e-3)

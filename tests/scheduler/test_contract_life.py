@@ -110,10 +110,10 @@ def test_nothing_is_kept_back_for_a_retired_contract() -> None:
     for contract_id in ("triage", "triage/ask", "report"):
         scheduler.add(request(contract_id, contract_id), 0.0)
     classes = scheduler.policy._classes  # type: ignore[attr-defined]
-    assert classes.initial_slack_s(1) < 0.1
+    assert classes.initial_slack_s(0.0, 1) < 0.1
     scheduler.remove_contract("triage")
     assert classes.contracts(0) == ["triage", "triage/ask", "report"]
-    assert classes.initial_slack_s(1) > 9.0
+    assert classes.initial_slack_s(0.0, 1) > 9.0
     assert finish_at(scheduler, 0.05) == {"triage": True, "triage/ask": True, "report": True}
     scheduler.add_contract(triage(100, version=2))
     assert scheduler.add(request("again", "triage"), 0.1) is None

@@ -81,6 +81,7 @@ def load_and_resolve(file: Path) -> None:
     [
         ("[a]", "a mapping of contracts"),
         ("a: b: c", "not valid YAML"),
+        ("risk-scoring: [0]\nrisk-scoring: [1]", "is given twice; expected it once"),
         ("risk-scoring: domain-0", "risk-scoring: 'domain-0' is not accepted; expected a list"),
         ("risk-scoring: []", "risk-scoring: no home domain is named"),
         ("risk-scoring: {homes: [domain-0]}", "unknown key 'homes'; accepted: home, backup"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from superinfer.contracts.contract import Bound, SLOContract
+from superinfer.executor.simulated import SimulatedDevice
 from superinfer.executor.simulation.loop import simulate
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.ageing import Ageing
@@ -73,3 +74,27 @@ def test_best_effort_moves_on_beside_contracts_that_leave_nothing_over_and_they_
     assert finished_s["off"] > 60.0
     assert finished_s["on"] < 40.0
     assert met["on"] >= met["off"]
+
+
+def test_contracts_that_nothing_could_hold_do_not_make_best_effort_run_one_by_one() -> None:
+    scheduler = Scheduler(
+        domains=[DomainSpec("domain-0", 64)],
+        contracts=[SLOContract(service_id="chat", latency=(Bound(0.99, 1.0),))],
+        latency_model=MODEL,
+        config=SchedulerConfig(),
+    )
+    scheduler.add(make_request("hopeless", 0.0), 0.0)
+    scheduler.abort("hopeless", 0.1)
+    for number in range(4):
+        request = make_request(f"batch-{number}", 0.2)
+        request.contract_id = "best-effort"
+        scheduler.add(request, 0.2)
+    device = SimulatedDevice("domain-0", MODEL.fresh())
+    now, widest = 0.2, 0
+    while (plan := scheduler.plan("domain-0", now)) is not None:
+        widest = max(widest, len(plan.decodes))
+        device.now = now
+        result = device.execute(plan)
+        now = result.finished_s
+        scheduler.observe(result, now)
+    assert widest > 1

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from superinfer.cli.serve.command import (
+from superinfer.cli.serve.contract_book import load_contracts_and_state
+from superinfer.cli.serve.preparation import (
     all_contract_ids,
     api_keys,
     check_attainable,
@@ -14,7 +15,6 @@ from superinfer.cli.serve.command import (
     note_unreserved,
     read_fault_map,
 )
-from superinfer.cli.serve.contract_book import load_contracts_and_state
 from superinfer.contracts.contract import Bound, ResourceConstraints, SLOContract
 from superinfer.contracts.errors import ContractConflictError, UsageError
 from superinfer.executor.models.source import ModelSource
