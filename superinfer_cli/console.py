@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-out = Console()
+WIDTH_IN_FILES = 160
+"""Characters of a line where stdout is no terminal, so that tables keep their text in a file or a pipe."""
+
+out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_IN_FILES)
 err = Console(stderr=True)
 
 

@@ -31,7 +31,7 @@ runner = CliRunner()
 
 
 def test_check_prints_a_row_for_each_contract_and_sub_task() -> None:
-    result = runner.invoke(app, ["check", EXAMPLES], env={"COLUMNS": "160"})
+    result = runner.invoke(app, ["check", EXAMPLES])
     assert result.exit_code == 0
     for name in ("risk-scoring", "hospital-core-emergency-triage", "customer-assistant/summary"):
         assert name in result.stdout
@@ -63,7 +63,7 @@ def test_check_json_says_what_compiled_or_what_is_wrong(tmp_path: Path) -> None:
 def test_show_tells_inherited_from_tightened_from_own(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("{service_id: a, latency_p99_ms: 100, availability: 0.99}")
     (tmp_path / "b.yaml").write_text("{service_id: a-b, latency_p99_ms: 200, tpot_p99_ms: 5}")
-    result = runner.invoke(app, ["show", str(tmp_path), "a-b"], env={"COLUMNS": "160"})
+    result = runner.invoke(app, ["show", str(tmp_path), "a-b"])
     assert result.exit_code == 0
     assert "tightened by a (declared 200)" in result.stdout
     assert "inherited from a" in result.stdout
@@ -130,9 +130,7 @@ def profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def check_feasibility(path: Path, model: str, *more: str) -> Result:
-    return runner.invoke(
-        app, ["check", str(path), "--model", model, "--dtype", "float32", *more], env={"COLUMNS": "160"}
-    )
+    return runner.invoke(app, ["check", str(path), "--model", model, "--dtype", "float32", *more])
 
 
 def test_check_with_a_model_tells_bounds_out_of_reach_with_the_figure(tmp_path: Path, profiled: str) -> None:

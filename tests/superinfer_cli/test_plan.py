@@ -80,7 +80,7 @@ def arguments(files: dict[str, Path], *more: str) -> list[str]:
 
 
 def run(files: dict[str, Path], *more: str) -> Any:
-    return CliRunner().invoke(app, arguments(files, *more), env={"COLUMNS": "160"})
+    return CliRunner().invoke(app, arguments(files, *more))
 
 
 def error_of(files: dict[str, Path], *more: str) -> SuperInferError:
