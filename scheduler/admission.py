@@ -24,7 +24,7 @@ from superinfer.scheduler.fault_map import DomainAssignment
 from superinfer.scheduler.outputs import Refusal
 from superinfer.scheduler.queues import WaitingQueues
 from superinfer.scheduler.sequence import SequenceState
-from superinfer.scheduler.slack import slack_s
+from superinfer.scheduler.slack import allowed_s, slack_s
 
 RATE_WINDOW_S = 20.0
 MAX_BUSY = 0.9
@@ -147,7 +147,7 @@ class AdmissionControl:
         """Count a request's work from now on."""
         self._retired.discard(sequence.request.contract_id)
         work = self._work.setdefault(sequence.request.contract_id, ContractWork())
-        work.allowed_s = _allowed_s(sequence)
+        work.allowed_s = allowed_s(sequence)
         work.live += 1
         work.prompt_tokens += sequence.prompt_length
         work.output_tokens += sequence.expected_outputs
@@ -184,7 +184,7 @@ class AdmissionControl:
 
     def estimate(self, sequence: SequenceState, now: float) -> Estimate:
         """What a request that arrives now has to expect on one of the domains that may serve it."""
-        contract_id, allowed = sequence.request.contract_id, _allowed_s(sequence)
+        contract_id, allowed = sequence.request.contract_id, allowed_s(sequence)
         domains = self._assignment.serving(contract_id) or tuple(self._assignment.home(contract_id))
         count = max(len(domains), 1)
         live = prompts = waiting_prompts = outputs = busy = 0.0
@@ -228,16 +228,6 @@ class AdmissionControl:
         """How much of a contract's work falls to `domains`."""
         others = self._assignment.serving(other_id)
         return sum(each in domains for each in others) / len(others) if others else 0.0
-
-
-def _allowed_s(sequence: SequenceState) -> float:
-    """How much time a contract allows by its tightest milestone; infinite for best effort."""
-    arrival = sequence.arrival_s
-    return min(
-        sequence.deadline_s - arrival,
-        sequence.ttft_deadline_s - arrival,
-        sequence.tpot_s * max(sequence.expected_outputs, 1),
-    )
 
 
 def _retry_s(seconds: float) -> float:

@@ -51,3 +51,13 @@ def milestones(sequence: SequenceState, model: LatencyModel, now: float) -> list
 def slack_s(sequence: SequenceState, model: LatencyModel, now: float) -> float:
     """The smallest slack over all milestones; infinite for best effort."""
     return min((m.slack_s for m in milestones(sequence, model, now)), default=math.inf)
+
+
+def allowed_s(sequence: SequenceState) -> float:
+    """How much time the sequence's contract allows, by its tightest milestone; infinite for best effort."""
+    arrival = sequence.arrival_s
+    return min(
+        sequence.deadline_s - arrival,
+        sequence.ttft_deadline_s - arrival,
+        sequence.tpot_s * max(sequence.expected_outputs, 1),
+    )

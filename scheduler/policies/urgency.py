@@ -12,6 +12,7 @@ from superinfer.scheduler.arrivals import ArrivalRate
 from superinfer.scheduler.columns import IntArray
 from superinfer.scheduler.policies.load import ContractLoad
 from superinfer.scheduler.sequence import SequenceState
+from superinfer.scheduler.slack import allowed_s
 
 
 class UrgencyClasses:
@@ -29,6 +30,9 @@ class UrgencyClasses:
         self._versions: dict[str, int] = {}
         self._shares: dict[int, float] = {}
         self._shares_at_s = math.nan
+        self._best_effort_level = -1
+        self.least_allowed_s = 0.0
+        """The time that the most urgent contract allows; 0 where none bounds it."""
         self._numbers: dict[str, int] = {}
         self.level_column: IntArray = np.zeros(0, np.int64)
 
@@ -84,14 +88,7 @@ class UrgencyClasses:
 
     def is_best_effort(self, level: int) -> bool:
         """Whether the contracts of this class promise nothing."""
-        allowed = [load.allowed_s for contract_id, load in self._loads.items() if self._levels[contract_id] == level]
-        return bool(allowed) and min(allowed) == math.inf
-
-    @property
-    def least_allowed_s(self) -> float:
-        """The time that the most urgent contract allows; 0 where none bounds it."""
-        least = min((load.allowed_s for load in self._loads.values()), default=math.inf)
-        return least if math.isfinite(least) else 0.0
+        return level == self._best_effort_level
 
     def initial_slack_s(self, now: float, level: int) -> float:
         """The smallest slack with which requests more urgent than this class have been arriving of late; infinite if
@@ -108,19 +105,14 @@ class UrgencyClasses:
 
     def _classify(self) -> None:
         self._shares_at_s = math.nan
+        self._best_effort_level = -1
+        least = min((load.allowed_s for load in self._loads.values()), default=math.inf)
+        self.least_allowed_s = least if math.isfinite(least) else 0.0
         level, first = -1, 0.0
         for contract_id, load in sorted(self._loads.items(), key=lambda item: item[1].allowed_s):
             if level < 0 or load.allowed_s > self._class_ratio * first:
                 level, first = level + 1, load.allowed_s
             self._levels[contract_id] = level
+            if first == math.inf:
+                self._best_effort_level = level
         self.level_column = np.array([self._levels[contract_id] for contract_id in self._numbers], np.int64)
-
-
-def allowed_s(sequence: SequenceState) -> float:
-    """How much time the sequence's contract allows, by its tightest milestone; infinite for best effort."""
-    arrival = sequence.arrival_s
-    return min(
-        sequence.deadline_s - arrival,
-        sequence.ttft_deadline_s - arrival,
-        sequence.tpot_s * max(sequence.expected_outputs, 1),
-    )
