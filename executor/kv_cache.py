@@ -6,8 +6,10 @@ Paging after vLLM (arXiv 2309.06180). On a CPU both pools are main memory; the b
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -80,8 +82,8 @@ class KVCache:
         self.device_blocks = device_blocks
         self.host_blocks = host_blocks
         shape = (architecture.layers, 2, block_size, architecture.kv_heads, architecture.head_dim)
-        self.device = torch.zeros((device_blocks, *shape), dtype=dtype)
-        self.host = torch.zeros((host_blocks, *shape), dtype=dtype)
+        self.device = _untouched_zeros((device_blocks, *shape), dtype)
+        self.host = _untouched_zeros((host_blocks, *shape), dtype)
         self.device_array: npt.NDArray[Any] = as_numpy(self.device)
 
     def rotate_out(self, pairs: list[tuple[int, int]]) -> None:
@@ -91,6 +93,11 @@ class KVCache:
     def rotate_in(self, pairs: list[tuple[int, int]]) -> None:
         """Copy blocks host → device; pairs of (host block, device block)."""
         _copy_blocks(self.host, self.device, pairs)
+
+
+def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros whose pages the system provides when they are first touched; `torch.zeros` would write them all."""
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
 
 
 def _copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: list[tuple[int, int]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -70,3 +71,13 @@ def test_rotation_copies_the_named_blocks_and_no_other() -> None:
     assert not cache.device[[0, 2, 3, 5]].any()
     with pytest.raises(IndexError):
         cache.rotate_in([(0, 6)])
+
+
+def test_a_pool_takes_no_memory_before_its_blocks_are_used() -> None:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    blocks = 2**30 // block_bytes(ARCHITECTURE, 16, torch.float32)
+    cache = KVCache(ARCHITECTURE, device_blocks=blocks, host_blocks=0, block_size=16, dtype=torch.float32)
+    assert cache.device.nbytes > 1e9
+    assert process.memory_info().rss - before < 64 * 2**20
+    assert not cache.device[blocks // 2].any()
