@@ -161,7 +161,7 @@ def _check_weights_fit(architecture: Architecture, dtype: torch.dtype, directory
     """Refuse a model whose weights alone exceed the memory. Raises ResourceError."""
     # Panels of bfloat16, as checkpoints mostly have them; where these serve small steps only, a float32 copy as well.
     element_bytes = 6 if dtype == torch.float32 and not panels_serve_all_sizes() else 2
-    needed = architecture.linear_parameters * element_bytes
+    needed = architecture.parameters * element_bytes
     available = available_memory_bytes()
     if needed > available:
         raise ResourceError(

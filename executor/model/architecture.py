@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from superinfer.contracts.errors import ModelError
-
-SUPPORTED_MODEL_TYPES = ("llama", "mistral", "qwen2")
-SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
-
-
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """How rotary frequencies are stretched. The last three fields are Llama 3's (factors of wavelength)."""
-
-    kind: str = "default"
-    factor: float = 1.0
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    original_max_positions: int = 8192
+from superinfer.executor.model.config_fields import ConfigFields, read_json_object
+from superinfer.executor.model.expert_shape import ExpertShape, read_experts
+from superinfer.executor.model.families import FAMILIES, SUPPORTED_MODEL_TYPES
+from superinfer.executor.model.rope_scaling import Rope, read_rope
+from superinfer.executor.model.windows import layer_windows
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """All that a Llama-family decoder needs to know to be built; sizes in elements."""
+    """All that a Llama-family decoder needs to know to be built; sizes in elements.
+
+    `windows` has the tokens that a query sees in each layer, None for all. `query_key_norm` is a norm over each head's
+    query and key; `fused` says that the checkpoint stores query, key and value as one matrix, and gate and up.
+    """
 
     model_type: str
     vocab_size: int
@@ -38,11 +31,14 @@ class Architecture:
     head_dim: int
     max_positions: int
     norm_epsilon: float
-    rope_theta: float
-    rope_scaling: RopeScaling
+    rope: Rope
+    windows: tuple[int | None, ...]
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
+    query_key_norm: bool
+    fused: bool
+    experts: ExpertShape | None
     tied_head: bool
     eos_token_ids: tuple[int, ...]
     initializer_range: float = 0.02
@@ -58,11 +54,17 @@ class Architecture:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     @property
-    def linear_parameters(self) -> int:
-        """Parameters of the linear layers, output head included."""
-        attention = self.hidden_size * (self.qkv_size + self.heads * self.head_dim)
-        layer = attention + 3 * self.hidden_size * self.intermediate_size
-        return self.layers * layer + self.vocab_size * self.hidden_size
+    def parameters(self) -> int:
+        """All parameters; a tied head counts once."""
+        hidden, width = self.hidden_size, self.heads * self.head_dim
+        attention = hidden * (self.qkv_size + width) + (self.qkv_size if self.qkv_bias else 0)
+        attention += (hidden if self.output_bias else 0) + (2 * self.head_dim if self.query_key_norm else 0)
+        mlp = 3 * hidden * self.intermediate_size + (2 * self.intermediate_size + hidden if self.mlp_bias else 0)
+        with_experts = len(self.experts.layers) if self.experts else 0
+        total = self.layers * (attention + 2 * hidden) + (self.layers - with_experts) * mlp
+        if self.experts:
+            total += with_experts * self.experts.parameters(hidden)
+        return total + hidden + self.vocab_size * hidden * (1 if self.tied_head else 2)
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Bytes of keys and values that one token leaves in the cache."""
@@ -72,101 +74,72 @@ class Architecture:
 def load_architecture(directory: Path) -> Architecture:
     """Read `config.json` (and `generation_config.json` for the end-of-sequence ids). Raises ModelError."""
     path = directory / "config.json"
-    config = _read_json(path)
+    config = read_json_object(path)
     generation_path = directory / "generation_config.json"
-    generation = _read_json(generation_path) if generation_path.exists() else {}
+    generation = read_json_object(generation_path) if generation_path.exists() else {}
     return parse_architecture(config, generation, source=str(path))
 
 
 def parse_architecture(config: dict[str, Any], generation: dict[str, Any], source: str) -> Architecture:
     """Build an Architecture from parsed configs; `source` names the file in errors. Raises ModelError."""
+    fields = ConfigFields(config, source)
     model_type = config.get("model_type")
-    if model_type not in SUPPORTED_MODEL_TYPES:
-        raise ModelError(
-            f"{source}: model_type {model_type!r} is not supported; supported are {', '.join(SUPPORTED_MODEL_TYPES)}"
-        )
-    activation = config.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise ModelError(f"{source}: hidden_act {activation!r} is not supported; supported is silu")
-
-    def size(key: str, default: int | None = None) -> int:
-        value = config.get(key)
-        value = default if value is None else value
-        if not isinstance(value, int) or value < 1:
-            raise ModelError(f"{source}: {key} must be a positive integer, not {value!r}")
-        return value
-
-    heads, hidden = size("num_attention_heads"), size("hidden_size")
-    kv_heads = size("num_key_value_heads", heads)
-    head_dim = size("head_dim", hidden // heads)
+    if model_type not in FAMILIES:
+        raise fields.unsupported("model_type", SUPPORTED_MODEL_TYPES)
+    family = FAMILIES[model_type]
+    _refuse_what_would_be_ignored(fields)
+    heads, hidden, layers = (
+        fields.size("num_attention_heads"),
+        fields.size("hidden_size"),
+        fields.size("num_hidden_layers"),
+    )
+    kv_heads = fields.size("num_key_value_heads", family.kv_heads or heads)
+    head_dim = fields.size("head_dim", family.head_dim or hidden // heads)
     if heads % kv_heads or head_dim % 2:
-        raise ModelError(
-            f"{source}: {heads} attention heads, {kv_heads} key/value heads and head_dim {head_dim} do not "
+        raise fields.error(
+            f"{heads} attention heads, {kv_heads} key/value heads and head_dim {head_dim} do not "
             "fit together: heads must be a multiple of key/value heads, head_dim even"
         )
-    theta, scaling = _rope(config, source)
-    bias = bool(config.get("attention_bias", False))
+    max_positions = fields.size("max_position_embeddings", 2048)
+    bias = fields.flag("attention_bias")
     return Architecture(
         model_type=model_type,
-        vocab_size=size("vocab_size"),
+        vocab_size=fields.size("vocab_size"),
         hidden_size=hidden,
-        intermediate_size=size("intermediate_size"),
-        layers=size("num_hidden_layers"),
+        intermediate_size=fields.size("intermediate_size"),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        max_positions=_max_positions(config, size("max_position_embeddings", 2048)),
-        norm_epsilon=float(config.get("rms_norm_eps", 1e-6)),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        qkv_bias=bias or model_type == "qwen2",
+        max_positions=max_positions,
+        norm_epsilon=fields.number("rms_norm_eps", 1e-6),
+        rope=read_rope(fields, head_dim, max_positions),
+        windows=layer_windows(fields, family, layers),
+        qkv_bias=bias or fields.flag("qkv_bias", family.qkv_bias),
         output_bias=bias,
-        mlp_bias=bool(config.get("mlp_bias", False)),
-        tied_head=bool(config.get("tie_word_embeddings", False)),
+        mlp_bias=fields.flag("mlp_bias"),
+        query_key_norm=family.query_key_norm,
+        fused=family.fused,
+        experts=read_experts(fields, family, layers),
+        tied_head=fields.flag("tie_word_embeddings"),
         eos_token_ids=_token_ids(generation.get("eos_token_id", config.get("eos_token_id"))),
-        initializer_range=float(config.get("initializer_range", 0.02)),
+        initializer_range=fields.number("initializer_range", 0.02),
     )
 
 
-def _max_positions(config: dict[str, Any], positions: int) -> int:
-    """Within its sliding window a windowed model equals a full one, so the window caps the length."""
-    window = config.get("sliding_window")
-    if window and config.get("use_sliding_window", config["model_type"] == "mistral"):
-        return min(positions, int(window))
-    return positions
-
-
-def _rope(config: dict[str, Any], source: str) -> tuple[float, RopeScaling]:
-    """Rotary base and scaling, from the newer `rope_parameters` or `rope_theta` with `rope_scaling`."""
-    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = float(found.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    kind = found.get("rope_type", found.get("type", "default"))
-    if kind not in SUPPORTED_ROPE_TYPES:
-        raise ModelError(
-            f"{source}: rope scaling {kind!r} is not supported; supported are {', '.join(SUPPORTED_ROPE_TYPES)}"
+def _refuse_what_would_be_ignored(fields: ConfigFields) -> None:
+    """Settings that change the result and that this decoder does not know. Raises ModelError."""
+    if fields.values.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise fields.unsupported("hidden_act", ("silu", "swish"))
+    if fields.values.get("quantization_config") is not None:
+        method = (fields.values["quantization_config"] or {}).get("quant_method", "?")
+        raise fields.error(
+            f"quantization_config with quant_method {method!r} is not supported; supported are "
+            "checkpoints in float32, float16 and bfloat16"
         )
-    return theta, RopeScaling(
-        kind=kind,
-        factor=float(found.get("factor", 1.0)),
-        low_frequency_factor=float(found.get("low_freq_factor", 1.0)),
-        high_frequency_factor=float(found.get("high_freq_factor", 4.0)),
-        original_max_positions=int(found.get("original_max_position_embeddings", 8192)),
-    )
 
 
 def _token_ids(value: int | list[int] | None) -> tuple[int, ...]:
     if value is None:
         return ()
     return tuple(value) if isinstance(value, list) else (value,)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path}: not found; a model directory holds a config.json") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: not readable as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path}: must hold a JSON object")
-    return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,18 @@ from superinfer.executor.model.linear import Linear, panels_serve_all_sizes
 from superinfer.executor.model.panel_prefill import PrefillScratch, panel_prefill, supports
 from superinfer.executor.model.prefill_attention import prefill_attention
 from superinfer.executor.model.rope import rotate_and_store
+
+UNLIMITED = 2**40
+"""The window of layers that see all tokens."""
+
+
+@dataclass(slots=True)
+class HeadNorms:
+    """Norms over each head's query and key; weights (head_dim,). A negative epsilon stands for none."""
+
+    query: npt.NDArray[np.float32]
+    key: npt.NDArray[np.float32]
+    epsilon: np.float32
 
 
 class AttentionScratch:
@@ -38,10 +51,19 @@ class Attention:
     """Grouped-query attention over the paged cache."""
 
     def __init__(
-        self, architecture: Architecture, layer: int, qkv: Linear, output: Linear, scratch: AttentionScratch
+        self,
+        architecture: Architecture,
+        layer: int,
+        qkv: Linear,
+        output: Linear,
+        norms: HeadNorms | None,
+        scratch: AttentionScratch,
     ) -> None:
         self._heads, self._head_dim = architecture.heads, architecture.head_dim
         self._layer = layer
+        self._window = architecture.windows[layer] or UNLIMITED
+        ones = np.ones(architecture.head_dim, np.float32)
+        self._norms = norms or HeadNorms(ones, ones, np.float32(-1.0))
         self._qkv = qkv
         self._output = output
         self._scratch = scratch
@@ -55,17 +77,19 @@ class Attention:
         queries_array = queries.numpy()
         rotate_and_store(
             as_numpy(qkv), batch.positions, batch.slots, scratch.rotation, pool, self._layer, scratch.scale,
-            queries_array,
+            queries_array, self._norms.query, self._norms.key, self._norms.epsilon,
         )  # fmt: skip
         mixed = torch.empty(tokens, self._heads * self._head_dim, dtype=x.dtype)
         if len(batch.context_lengths):
             decode_attention(
-                queries_array, pool, self._layer, batch.block_tables, batch.context_lengths,
+                queries_array, pool, self._layer, batch.block_tables, batch.context_lengths, self._window,
                 scratch.scores, scratch.sums, as_numpy(mixed),
             )  # fmt: skip
         for chunk in batch.chunks:
             if scratch.prefill is None:
-                prefill_attention(queries, pool, self._layer, chunk, mixed)
+                prefill_attention(queries, pool, self._layer, chunk, self._window, mixed)
             else:
-                panel_prefill(queries_array, pool, self._layer, chunk, mixed.numpy(), scratch.prefill)
+                panel_prefill(
+                    queries_array, pool, self._layer, chunk, self._window, mixed.numpy(), scratch.prefill
+                )  # fmt: skip
         return self._output(mixed)

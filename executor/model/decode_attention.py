@@ -53,7 +53,7 @@ def decode_attention_kernel(dim: int, group: int, wide: int) -> Callable[..., No
 
     @kernel
     def decode_attention(
-        queries: Any, pool: Any, layer: int, block_tables: Any, context_lengths: Any,
+        queries: Any, pool: Any, layer: int, block_tables: Any, context_lengths: Any, window: int,
         scores: Any, sums: Any, out: Any,
     ) -> None:  # fmt: skip
         block_size, kv_heads = pool.shape[3], pool.shape[4]
@@ -65,17 +65,20 @@ def decode_attention_kernel(dim: int, group: int, wide: int) -> Callable[..., No
         score_stride = scores.shape[1] * 4
         for i in range(len(context_lengths)):
             length = context_lengths[i]
+            begin = max(0, length - window)
+            first_block = begin // block_size
             blocks = (length + block_size - 1) // block_size
-            for j in range(blocks):
+            for j in range(first_block, blocks):
                 first = j * block_size
                 # The next block's keys, or the first values once the keys are through.
-                ahead = base + block_tables[i, (j + 1) % blocks] * block_bytes
-                if j + 1 == blocks:
+                last = j + 1 == blocks
+                ahead = base + block_tables[i, first_block if last else j + 1] * block_bytes
+                if last:
                     ahead += half_bytes
-                for slot in range(min(block_size, length - first)):
+                for slot in range(max(0, begin - first), min(block_size, length - first)):
                     key = base + block_tables[i, j] * block_bytes + slot * token_bytes
                     query = queries.ctypes.data + i * heads * dim * 4
-                    score = scores.ctypes.data + (first + slot) * 4
+                    score = scores.ctypes.data + (first + slot - begin) * 4
                     ahead_here = ahead + slot * token_bytes
                     for _h in range(kv_heads):
                         prefetch(ahead_here, key_bytes)
@@ -90,19 +93,19 @@ def decode_attention_kernel(dim: int, group: int, wide: int) -> Callable[..., No
                         key += dim * element
             for g in range(heads):
                 # The division by the softmax's total waits for the end, where there are fewer numbers.
-                scores[g, scores.shape[1] - 1] = softmax_weights(scores[g, :length])
+                scores[g, scores.shape[1] - 1] = softmax_weights(scores[g, : length - begin])
                 for d in range(dim):
                     sums[g, d] = np.float32(0.0)
-            for j in range(blocks):
+            for j in range(first_block, blocks):
                 first = j * block_size
                 here = min(block_size, length - first)
-                ahead = base + block_tables[i, (j + 1) % blocks] * block_bytes + half_bytes
-                slot = 0
+                ahead = base + block_tables[i, min(j + 1, blocks - 1)] * block_bytes + half_bytes
+                slot = max(0, begin - first)
                 while slot < here:
                     take_tile = slot + TOKEN_TILE <= here
                     value = base + block_tables[i, j] * block_bytes + half_bytes + slot * token_bytes
                     total = sums.ctypes.data
-                    score = scores.ctypes.data + (first + slot) * 4
+                    score = scores.ctypes.data + (first + slot - begin) * 4
                     ahead_here = ahead + slot * token_bytes
                     for _h in range(kv_heads):
                         prefetch(ahead_here, tile_bytes)
@@ -133,9 +136,12 @@ def decode_attention_kernel(dim: int, group: int, wide: int) -> Callable[..., No
 
 
 def decode_attention(
-    queries: Any, pool: Any, layer: int, block_tables: Any, context_lengths: Any, scores: Any, sums: Any, out: Any
-) -> None:
-    """out[i] = attention of queries[i] over the first context_lengths[i] tokens of block_tables[i].
+    queries: Any, pool: Any, layer: int, block_tables: Any, context_lengths: Any, window: int,
+    scores: Any, sums: Any, out: Any,
+) -> None:  # fmt: skip
+    """out[i] = attention of queries[i] over the tokens of block_tables[i].
+
+    Of its first context_lengths[i] tokens the last `window` count.
 
     queries (rows, heads, head_dim) float32, already multiplied by log2(e) / sqrt(head_dim), so that the softmax is
     a power of two; pool (block, layer, k/v, slot, kv_head, head_dim), float32 or bfloat16 as uint16;
@@ -144,4 +150,4 @@ def decode_attention(
     """
     dim, group = pool.shape[5], queries.shape[1] // pool.shape[4]
     run = decode_attention_kernel(dim, group, int(pool.dtype == np.float32))
-    run(queries, pool, layer, block_tables, context_lengths, scores, sums, out)
+    run(queries, pool, layer, block_tables, context_lengths, window, scores, sums, out)

@@ -1,9 +1,9 @@
 """Causal attention of a prefill chunk in float32, both products through the tiles of `panel_linear`.
 
 Keys and values of one head are gathered from the cache straight into panels. Six query rows (tokens by the query heads
-that share the key head) then meet exactly the panels of keys up to their last visible one, so no masked work is done
-but within a panel. The scores of a tile stay in the first cache level. Every sum runs in the same order however the
-prompt was cut into chunks: a token's result does not depend on it.
+that share the key head) then meet exactly the panels of keys from the first to the last they see, so no masked work
+is done but within a panel. The scores of a tile stay in the first cache level. Every sum runs in the same order however
+the prompt was cut into chunks: a token's result does not depend on it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,13 @@ class PrefillScratch:
 
 
 @kernel
-def gather_panels(pool: Any, layer: int, head: int, block_table: Any, context: int, keys: Any, values: Any) -> None:
-    """The first `context` keys and values of a head as panels; values are padded with zeros to a whole panel."""
+def gather_panels(
+    pool: Any, layer: int, head: int, block_table: Any, begin: int, context: int, keys: Any, values: Any
+) -> None:
+    """Keys and values [begin, context) of a head at their place in the panels; `begin` starts a panel, and values are
+    padded with zeros to a whole one."""
     block_size, dim = pool.shape[3], pool.shape[5]
-    for c in range(context):
+    for c in range(begin, context):
         block = pool[block_table[c // block_size], layer]
         key, value = block[0, c % block_size, head], block[1, c % block_size, head]
         column = keys[c // PANEL_COLUMNS, :, c % PANEL_COLUMNS]
@@ -65,16 +68,17 @@ def gather_panels(pool: Any, layer: int, head: int, block_table: Any, context: i
 
 @kernel
 def attend_tile(
-    queries: Any, keys: Any, values: Any, visible: Any, scores: Any, mixed: Any, totals: Any
-) -> None:  # fmt: skip
-    """mixed = unnormalised attention of six query rows, of which row i sees the first `visible[i]` keys.
+    queries: Any, keys: Any, values: Any, visible: Any, window: int, scores: Any, mixed: Any, totals: Any
+) -> None:
+    """mixed = unnormalised attention of six query rows, of which row i sees the last `window` of `visible[i]` keys.
 
     totals gets the sums to divide by; scores is scratch.
     """
     dim = queries.shape[1]
-    panels = (visible[TILE_TOKENS - 1] + PANEL_COLUMNS - 1) // PANEL_COLUMNS
+    first = max(0, visible[0] - window) // PANEL_COLUMNS
+    panels = (visible[TILE_TOKENS - 1] + PANEL_COLUMNS - 1) // PANEL_COLUMNS - first
     columns = panels * PANEL_COLUMNS
-    panel = keys.ctypes.data
+    panel = keys.ctypes.data + first * dim * PANEL_ROW_BYTES
     target = scores.ctypes.data
     for _ in range(panels):
         following = panel + dim * PANEL_ROW_BYTES
@@ -83,10 +87,13 @@ def attend_tile(
         target += PANEL_ROW_BYTES
     for i in range(TILE_TOKENS):
         row = scores[i * columns : (i + 1) * columns]
-        totals[i] = softmax_weights(row[: visible[i]])
-        for c in range(visible[i], columns):
+        begin, end = max(0, visible[i] - window) - first * PANEL_COLUMNS, visible[i] - first * PANEL_COLUMNS
+        totals[i] = softmax_weights(row[begin:end])
+        for c in range(begin):
             row[c] = np.float32(0.0)
-    panel = values.ctypes.data
+        for c in range(end, columns):
+            row[c] = np.float32(0.0)
+    panel = values.ctypes.data + first * PANEL_COLUMNS * PANEL_ROW_BYTES
     target = mixed.ctypes.data
     for _ in range(dim // PANEL_COLUMNS):
         following = panel + values.shape[1] * PANEL_ROW_BYTES
@@ -97,16 +104,17 @@ def attend_tile(
 
 @kernel
 def _panel_prefill(
-    queries: Any, pool: Any, layer: int, block_table: Any, start: int, first_row: int, count: int, out: Any,
-    keys: Any, values: Any, scores: Any, tile_queries: Any, mixed: Any,
+    queries: Any, pool: Any, layer: int, block_table: Any, start: int, first_row: int, count: int, window: int,
+    out: Any, keys: Any, values: Any, scores: Any, tile_queries: Any, mixed: Any,
 ) -> None:  # fmt: skip
     kv_heads, dim = pool.shape[4], pool.shape[5]
     group = queries.shape[1] // kv_heads
     rows = count * group
     visible = np.empty(TILE_TOKENS, np.int64)
     totals = np.empty(TILE_TOKENS, np.float32)
+    begin = max(0, start + 1 - window) // PANEL_COLUMNS * PANEL_COLUMNS
     for h in range(kv_heads):
-        gather_panels(pool, layer, h, block_table, start + count, keys, values)
+        gather_panels(pool, layer, h, block_table, begin, start + count, keys, values)
         for first in range(0, rows, TILE_TOKENS):
             for i in range(TILE_TOKENS):
                 # Past the end the last row is repeated, and its result not used.
@@ -115,7 +123,7 @@ def _panel_prefill(
                 source = queries[first_row + row // group, h * group + row % group]
                 for d in range(dim):
                     tile_queries[i, d] = source[d]
-            attend_tile(tile_queries, keys, values, visible, scores, mixed, totals)
+            attend_tile(tile_queries, keys, values, visible, window, scores, mixed, totals)
             for i in range(min(TILE_TOKENS, rows - first)):
                 row = first + i
                 factor = np.float32(1.0) / totals[i]
@@ -126,14 +134,15 @@ def _panel_prefill(
 
 
 def panel_prefill(
-    queries: FloatArray, pool: FloatArray, layer: int, chunk: PrefillChunk, out: FloatArray, scratch: PrefillScratch
-) -> None:
-    """out[rows of the chunk] = causal attention of the chunk's queries over its sequence's context.
+    queries: FloatArray, pool: FloatArray, layer: int, chunk: PrefillChunk, window: int, out: FloatArray,
+    scratch: PrefillScratch,
+) -> None:  # fmt: skip
+    """out[rows of the chunk] = causal attention of the chunk's queries, each over the last `window` tokens.
 
     queries (tokens, heads, head_dim) of the whole batch, multiplied by log2(e) / sqrt(head_dim); pool the device pool;
     out (tokens, heads · head_dim); all float32 and contiguous, with `supports(head_dim)`.
     """
     _panel_prefill(
-        queries, pool, layer, chunk.block_table, chunk.start, chunk.first_row, chunk.count, out,
+        queries, pool, layer, chunk.block_table, chunk.start, chunk.first_row, chunk.count, window, out,
         scratch.keys, scratch.values, scratch.scores, scratch.queries, scratch.mixed,
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """Causal attention of a prefill chunk over its sequence's paged context, the chunk's own tokens included.
 
 Query heads that share a key head are folded into rows of one batched product, so no key is repeated; a chunk is cut
-into spans of queries, and each span's keys end at its last query, which saves half of the masked work.
+into spans of queries, and each span's keys end at its last query, which saves half of the masked work, and begin where
+the window of its first query does.
 """
 
 from __future__ import annotations
@@ -33,23 +34,27 @@ def gather_context(pool: Any, layer: int, block_table: Any, keys: Any, values: A
 
 
 @kernel
-def causal_softmax(scores: Any, span: int, start: int) -> None:
-    """Softmax to base 2 in place. scores (rows, keys); row r is query start + r % span and sees no later key."""
+def causal_softmax(scores: Any, span: int, start: int, window: int) -> None:
+    """Softmax to base 2 in place. scores (rows, keys); row r is query start + r % span and sees no later key than its
+    own, and the last `window` of those."""
     rows, keys = scores.shape
     for r in range(rows):
         row = scores[r]
         visible = start + r % span + 1
-        largest = widen(row[0])
-        for t in range(visible):
+        begin = max(0, visible - window)
+        largest = widen(row[begin])
+        for t in range(begin, visible):
             largest = max(largest, widen(row[t]))
         total = np.float32(0.0)
-        for t in range(visible):
+        for t in range(begin, visible):
             weight = exp2(widen(row[t]) - largest)
             row[t] = narrow_like(scores, weight)
             total += weight
         factor = np.float32(1.0) / total
-        for t in range(visible):
+        for t in range(begin, visible):
             row[t] = narrow_like(scores, widen(row[t]) * factor)
+        for t in range(begin):
+            row[t] = narrow_like(scores, np.float32(0.0))
         for t in range(visible, keys):
             row[t] = narrow_like(scores, np.float32(0.0))
 
@@ -59,9 +64,10 @@ def prefill_attention(
     pool: Any,
     layer: int,
     chunk: PrefillChunk,
+    window: int,
     out: torch.Tensor,
 ) -> None:
-    """out[rows of the chunk] = causal attention of the chunk's queries.
+    """out[rows of the chunk] = causal attention of the chunk's queries, each over the last `window` tokens.
 
     queries (tokens, heads, head_dim) float32 of the whole batch, multiplied by log2(e) / sqrt(head_dim);
     pool the device pool as numpy; out (tokens, heads · head_dim) in the compute type.
@@ -76,9 +82,10 @@ def prefill_attention(
         span = min(SPAN, chunk.count - offset)
         row = chunk.first_row + offset
         end = chunk.start + offset + span
+        begin = max(0, chunk.start + offset + 1 - window)
         folded = queries[row : row + span].view(span, kv_heads, group, dim).permute(1, 2, 0, 3)
         folded = folded.reshape(kv_heads, group * span, dim).to(out.dtype)
-        scores = torch.bmm(folded, keys[:, :end].transpose(1, 2))
-        causal_softmax(as_numpy(scores.view(-1, end)), span, end - span)
-        mixed = torch.bmm(scores, values[:, :end]).view(kv_heads, group, span, dim)
+        scores = torch.bmm(folded, keys[:, begin:end].transpose(1, 2))
+        causal_softmax(as_numpy(scores.view(-1, end - begin)), span, end - span - begin, window)
+        mixed = torch.bmm(scores, values[:, begin:end]).view(kv_heads, group, span, dim)
         out[row : row + span].view(span, kv_heads, group, dim).copy_(mixed.permute(2, 0, 1, 3))

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen2MoeConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.model_runner import ModelRunner
@@ -36,6 +46,13 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2],
+    "long_factor": [1.5, 3.0, 6.0],
+}
+EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 36}
 CONFIGS: dict[str, Callable[[], Any]] = {
     "llama": lambda: LlamaConfig(**TINY, tie_word_embeddings=True),
     "llama3": lambda: LlamaConfig(**TINY, rope_parameters=LLAMA3_ROPE, tie_word_embeddings=False),
@@ -44,13 +61,44 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     ),
     "llama-biases": lambda: LlamaConfig(**TINY, attention_bias=True, mlp_bias=True),
     "mistral-wide-heads": lambda: MistralConfig(**TINY, head_dim=16, sliding_window=None),
+    "llama-yarn": lambda: LlamaConfig(
+        **TINY,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 1000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "beta_fast": 8,
+        },
+    ),
+    "mistral-window": lambda: MistralConfig(**TINY, sliding_window=21),
+    "phi3": lambda: Phi3Config(**TINY, pad_token_id=0, original_max_position_embeddings=256),
+    "phi3-long": lambda: Phi3Config(
+        **TINY,
+        pad_token_id=0,
+        sliding_window=50,
+        original_max_position_embeddings=64,
+        rope_parameters={**LONG_ROPE, "partial_rotary_factor": 0.75},
+    ),
     "qwen2": lambda: Qwen2Config(**TINY, tie_word_embeddings=True),
+    "qwen2-window": lambda: Qwen2Config(**TINY, use_sliding_window=True, sliding_window=19, max_window_layers=1),
+    "qwen3": lambda: Qwen3Config(**TINY, head_dim=16, tie_word_embeddings=True),
+    "mixtral": lambda: MixtralConfig(**TINY, num_local_experts=4, num_experts_per_tok=2),
+    "qwen2-moe": lambda: Qwen2MoeConfig(**TINY, **EXPERTS, shared_expert_intermediate_size=28, mlp_only_layers=[0]),
+    "qwen3-moe": lambda: Qwen3MoeConfig(**TINY, **EXPERTS, norm_topk_prob=True),
 }
+
+
+@pytest.fixture(params=list(CONFIGS))
+def family(request: pytest.FixtureRequest) -> str:
+    """Each kind of checkpoint in turn."""
+    kind: str = request.param
+    return kind
 
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """checkpoint(kind, **save options) → directory of a tiny random model with biases that are not zero."""
+    """checkpoint(kind, **save options) → directory of a tiny random model; biases are not zero, norms not one."""
     made: dict[str, Path] = {}
 
     def make(kind: str, **options: Any) -> Path:
@@ -62,6 +110,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
                 for name, parameter in model.named_parameters():
                     if name.endswith("bias"):
                         parameter.normal_(0.0, 0.5)
+                    elif "norm" in name:
+                        parameter.uniform_(0.5, 1.5)
             made[key] = tmp_path_factory.mktemp("checkpoint") / kind
             model.save_pretrained(made[key], **options)
         return made[key]

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from superinfer.executor.model.architecture import parse_architecture
+from superinfer.executor.model.attention import UNLIMITED
 from superinfer.executor.model.batch import PrefillChunk
 from superinfer.executor.model.decode_attention import decode_attention
 from superinfer.executor.model.kernels import LOG2_E, as_numpy, exp2, kernel
@@ -85,9 +86,10 @@ def paged(keys: torch.Tensor, values: torch.Tensor, block_size: int) -> tuple[to
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [UNLIMITED, 20, 3])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "block_size"), SHAPES)
 def test_decode_attention_reads_paged_blocks_in_place(
-    heads: int, kv_heads: int, dim: int, block_size: int, dtype: torch.dtype
+    heads: int, kv_heads: int, dim: int, block_size: int, window: int, dtype: torch.dtype
 ) -> None:
     lengths = [1, block_size, block_size + 1, 3 * block_size - 1, 37]
     queries = torch.randn(len(lengths), heads, dim) * 3
@@ -103,8 +105,8 @@ def test_decode_attention_reads_paged_blocks_in_place(
         expected.append(
             F.scaled_dot_product_attention(
                 queries[i][:, None],
-                keys.float().transpose(0, 1),
-                values.float().transpose(0, 1),
+                keys[-window:].float().transpose(0, 1),
+                values[-window:].float().transpose(0, 1),
                 enable_gqa=True,
             )[:, 0].reshape(-1)
         )
@@ -112,15 +114,16 @@ def test_decode_attention_reads_paged_blocks_in_place(
     scaled = (queries * (LOG2_E / math.sqrt(dim))).numpy()
     scores, sums = np.full((heads, 256), np.nan, np.float32), np.full((heads, dim), np.nan, np.float32)
     pool = as_numpy(torch.cat(pools))
-    decode_attention(scaled, pool, 1, tables, np.array(lengths), scores, sums, as_numpy(out))
+    decode_attention(scaled, pool, 1, tables, np.array(lengths), window, scores, sums, as_numpy(out))
     torch.testing.assert_close(out.float(), torch.stack(expected), **tolerance(dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [UNLIMITED, 21])
 @pytest.mark.parametrize(("start", "count"), [(0, 1), (0, 40), (17, 23), (64, 150), (5, 129)])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "block_size"), SHAPES[:3])
 def test_prefill_attention_is_causal_from_any_start(
-    heads: int, kv_heads: int, dim: int, block_size: int, start: int, count: int, dtype: torch.dtype
+    heads: int, kv_heads: int, dim: int, block_size: int, start: int, count: int, window: int, dtype: torch.dtype
 ) -> None:
     first_row, context = 3, start + count
     queries = torch.randn(first_row + count, heads, dim)
@@ -129,12 +132,13 @@ def test_prefill_attention_is_causal_from_any_start(
     out = torch.zeros(first_row + count + 2, heads * dim, dtype=dtype)
     scaled = queries * (LOG2_E / math.sqrt(dim))
     chunk = PrefillChunk(first_row, start, count, table)
-    prefill_attention(scaled, as_numpy(pool), 1, chunk, out)
+    prefill_attention(scaled, as_numpy(pool), 1, chunk, window, out)
     outs = [out]
     if dtype == torch.float32 and supports(dim):
         outs.append(torch.zeros_like(out))
-        panel_prefill(scaled.numpy(), pool.numpy(), 1, chunk, outs[1].numpy(), PrefillScratch(context, dim))
-    mask = torch.arange(context)[None, :] <= torch.arange(start, context)[:, None]
+        panel_prefill(scaled.numpy(), pool.numpy(), 1, chunk, window, outs[1].numpy(), PrefillScratch(context, dim))
+    distance = torch.arange(start, context)[:, None] - torch.arange(context)[None, :]
+    mask = (distance >= 0) & (distance < window)
     expected = F.scaled_dot_product_attention(
         queries[first_row:].to(dtype).float().transpose(0, 1),
         keys.float().transpose(0, 1),
@@ -149,17 +153,18 @@ def test_prefill_attention_is_causal_from_any_start(
         assert not result[first_row + count :].any()
 
 
-def test_panel_prefill_gives_the_same_bits_however_a_prompt_is_cut() -> None:
+@pytest.mark.parametrize("window", [UNLIMITED, 13])
+def test_panel_prefill_gives_the_same_bits_however_a_prompt_is_cut(window: int) -> None:
     heads, kv_heads, dim, tokens = 6, 2, 32, 50
     keys, values = (torch.randn(tokens, kv_heads, dim) for _ in range(2))
     pool, table = paged(keys, values, 8)
     queries = torch.randn(tokens, heads, dim).numpy()
     scratch = PrefillScratch(tokens, dim)
     whole, pieces = (np.empty((tokens, heads * dim), np.float32) for _ in range(2))
-    panel_prefill(queries, pool.numpy(), 1, PrefillChunk(0, 0, tokens, table), whole, scratch)
+    panel_prefill(queries, pool.numpy(), 1, PrefillChunk(0, 0, tokens, table), window, whole, scratch)
     for start, end in ((0, 1), (1, 18), (18, 37), (37, tokens)):
         chunk = PrefillChunk(start, start, end - start, table)
-        panel_prefill(queries, pool.numpy(), 1, chunk, pieces, scratch)
+        panel_prefill(queries, pool.numpy(), 1, chunk, window, pieces, scratch)
     assert np.array_equal(pieces, whole)
 
 
@@ -171,12 +176,25 @@ def test_rotation_writes_keys_and_values_to_their_slots_and_nothing_else(dtype: 
         "num_hidden_layers": 1, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
         "rope_theta": 500.0,
     }  # fmt: skip
-    table = rotation_table(parse_architecture(config, {}, "test"), 64)
+    table = rotation_table(parse_architecture(config, {}, "test").rope, 64)
     positions, slots = np.array([0, 5, 63]), np.array([9, 30, 16])
     qkv = torch.randn(3, (heads + 2 * kv_heads) * dim).to(dtype)
     pool = torch.full((4, 2, 2, block_size, kv_heads, dim), 7.0, dtype=dtype)
     queries = np.empty((3, heads, dim), np.float32)
-    rotate_and_store(as_numpy(qkv), positions, slots, table, as_numpy(pool), 1, np.float32(0.5), queries)
+    ones = np.ones(dim, np.float32)
+    rotate_and_store(
+        as_numpy(qkv),
+        positions,
+        slots,
+        table,
+        as_numpy(pool),
+        1,
+        np.float32(0.5),
+        queries,
+        ones,
+        ones,
+        np.float32(-1.0),
+    )
 
     angles = torch.tensor(positions)[:, None] / 500.0 ** (torch.arange(0, dim, 2) / dim)
     cosines, sines = angles.cos()[:, None], angles.sin()[:, None]
