@@ -44,20 +44,18 @@ def steps_between_turns(waited_s: float, ageing: Ageing) -> int | None:
     return max(ageing.first_steps >> min(doublings, ageing.first_steps.bit_length()), ageing.fewest_steps)
 
 
-def step_share(waited_s: float, ageing: Ageing) -> float:
-    """The share of the steps in which a request that has waited so long has a turn; 0 before ageing begins."""
-    steps = steps_between_turns(waited_s, ageing)
-    return 0.0 if steps is None else 1.0 / steps
-
-
-def claim_s(waited_s: float, slack_s: float, steps_since_turn: int, ageing: Ageing) -> float:
-    """Seconds by which the next step may be prolonged for this request; 0 where it is not its turn or nothing is spare.
-
-    `slack_s` is the smallest slack of the live requests with a contract, less what the policy keeps in reserve;
-    infinite where none is alive, and then so is the claim. `steps_since_turn` counts the domain's steps since the
+def is_turn(waited_s: float, steps_since_turn: int, ageing: Ageing) -> bool:
+    """Whether a request that has waited so long has a turn now. `steps_since_turn` counts the domain's steps since the
     last turn of any aged request, so that several share the turns of one.
     """
     steps = steps_between_turns(waited_s, ageing)
-    if steps is None or steps_since_turn < steps or slack_s <= 0.0:
-        return 0.0
-    return slack_s if math.isinf(slack_s) else ageing.slack_part * slack_s
+    return steps is not None and steps_since_turn >= steps
+
+
+def claim_s(slack_s: float, ageing: Ageing) -> float:
+    """Seconds by which a turn may prolong its step; 0 where nothing is spare.
+
+    `slack_s` is the smallest slack of the live requests with a contract, less what the policy keeps in reserve;
+    infinite where none is alive, and then so is the claim.
+    """
+    return slack_s if slack_s == math.inf else ageing.slack_part * max(slack_s, 0.0)

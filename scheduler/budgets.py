@@ -71,6 +71,7 @@ class ContractBudget:
     """The account of one contract. Times are of any one monotonic clock."""
 
     def __init__(self, contract: SLOContract, window_s: float) -> None:
+        self._contract = contract
         self._objectives = _objectives(contract)
         self._slice_s = window_s / SLICES
         self._slices: deque[_Slice] = deque()
@@ -79,7 +80,7 @@ class ContractBudget:
 
     def has_same_terms(self, contract: SLOContract) -> bool:
         """Whether another version of the contract is held to the same objectives."""
-        return self._objectives == _objectives(contract)
+        return contract is self._contract or self._objectives == _objectives(contract)
 
     def add(self, answer: Answer | None, now: float) -> None:
         """One more request; None for one that was not answered."""
@@ -96,14 +97,6 @@ class ContractBudget:
             if objective.is_missed(answer):
                 current.missed[index] += 1
                 self._missed[index] += 1
-
-    def burned(self, now: float) -> float:
-        """The share of the budget that is burned, by the objective that has least left; -inf where none is promised."""
-        self._forget(now)
-        return max(
-            (self._burned(objective, missed) for objective, missed in zip(self._objectives, self._missed, strict=True)),
-            default=-math.inf,
-        )
 
     def states(self, now: float) -> list[BudgetState]:
         """Every objective."""
@@ -147,13 +140,6 @@ class BudgetBook:
     def forget(self, contract_id: str) -> None:
         """Keep no account of a contract any more."""
         self._accounts.pop(contract_id, None)
-
-    def budget_pressure(self, contract_id: str, now: float) -> float:
-        """How much of its error budget a contract has burned: 0 untouched, 1 spent, more overspent; -inf where nothing
-        is promised. In overload those with the least pressure can give way first.
-        """
-        account = self._accounts.get(contract_id)
-        return 0.0 if account is None else account.burned(now)
 
     def states(self, contract_id: str, now: float) -> list[BudgetState]:
         """Every objective of a contract; empty before its first request has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from superinfer.scheduler.ageing import Ageing, claim_s, steps_between_turns
+from superinfer.scheduler.ageing import Ageing, claim_s, is_turn
 
 
 @dataclass(slots=True)
@@ -32,9 +32,7 @@ class BestEffortTurns:
             return 0.0
         wait = self._waits.setdefault(domain_id, _Wait(now))
         wait.steps += 1
-        waited_s = now - wait.since_s
-        due = steps_between_turns(waited_s, self._ageing)
-        return 0.0 if due is None or wait.steps < due else claim_s(waited_s, slack_s(), wait.steps, self._ageing)
+        return claim_s(slack_s(), self._ageing) if is_turn(now - wait.since_s, wait.steps, self._ageing) else 0.0
 
     def served(self, domain_id: str) -> None:
         """Best effort got its share of a step, or there is none."""
