@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 from superinfer.contracts.errors import ModelError
 from superinfer.executor.config import DType, WorkerConfig
@@ -16,14 +17,7 @@ from superinfer.executor.worker_process import WorkerProcess
 from superinfer.profiler.architecture import ModelArchitecture, load_architecture
 from superinfer.profiler.device import device_name, memory_read_gb_per_s
 from superinfer.profiler.fit import fit_latency_model
-from superinfer.profiler.measure import (
-    DEFAULT_BUDGET_S,
-    Progress,
-    SweepLimits,
-    achieved_rates,
-    measure,
-    sweep_points,
-)
+from superinfer.profiler.measure import DEFAULT_BUDGET_S, Progress, achieved_rates, measure
 from superinfer.profiler.static import static_features
 from superinfer.profiler.store import (
     DeviceFeatures,
@@ -32,6 +26,8 @@ from superinfer.profiler.store import (
     ModelProfile,
     latency_constants,
 )
+from superinfer.profiler.sweep_log import SweepLog, SweepSubject
+from superinfer.profiler.sweep_points import SweepLimits, sweep_points
 
 THREADS = 1
 """Threads of a worker, in profiling as in serving."""
@@ -51,10 +47,12 @@ def profile_model(
     random_weights: bool = False,
     budget_s: float = DEFAULT_BUDGET_S,
     progress: Progress | None = None,
+    log_path: Path | None = None,
 ) -> ModelProfile:
     """Start a worker on the core it would serve on, run the sweep within `budget_s`, fit.
 
-    The budget does not include the time to load the model. Raises ModelError, ResourceError or EngineError.
+    The budget does not include the time to load the model. With a `log_path` an interrupted sweep of the same model
+    goes on where it was. Raises ModelError, ResourceError, EngineError, or OSError where the log cannot be written.
     """
     architecture = load_architecture(source.directory)
     if not (source.has_weights or random_weights):
@@ -71,18 +69,24 @@ def profile_model(
         threads=THREADS,
         cores=assign_cores(1, sorted(os.sched_getaffinity(0)))[0][0],
     )
+    resolved = resolve_dtype(dtype)
+    subject = SweepSubject(
+        model=source.name, architecture=architecture, dtype=resolved, device=device_name(), threads=THREADS
+    )
+    log = None if log_path is None else SweepLog(log_path, subject)
     memory_gb_per_s = memory_read_gb_per_s()
-    points, wall_s, waited_share = _sweep(config, architecture, budget_s, progress)
+    points, wall_s, waited_share = _sweep(config, architecture, budget_s, progress, log)
     try:
         fit = fit_latency_model([(point.shape, seconds) for point in points for seconds in point.seconds])
     except ValueError as error:
         raise ModelError(f"{source.name} cannot be profiled: {error}") from None
-    resolved = resolve_dtype(dtype)
+    if log is not None:
+        log.remove()
     prefill_gflop_per_s, decode_gb_per_s = achieved_rates(points, architecture, resolved)
     return ModelProfile(
         model=source.name,
         dtype=resolved,
-        device=DeviceFeatures(name=device_name(), threads=THREADS, memory_read_gb_per_s=memory_gb_per_s),
+        device=DeviceFeatures(name=subject.device, threads=THREADS, memory_read_gb_per_s=memory_gb_per_s),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         architecture=architecture,
         static=static_features(architecture, resolved),
@@ -99,7 +103,11 @@ def profile_model(
 
 
 def _sweep(
-    config: WorkerConfig, architecture: ModelArchitecture, budget_s: float, progress: Progress | None
+    config: WorkerConfig,
+    architecture: ModelArchitecture,
+    budget_s: float,
+    progress: Progress | None,
+    log: SweepLog | None,
 ) -> tuple[list[MeasuredPoint], float, float]:
     """The points, the sweep's wall time, and the share of step time that other processes took."""
     with WorkerProcess(config) as worker:
@@ -118,5 +126,14 @@ def _sweep(
             domain_id=config.domain_id,
             waited_s=lambda: core_wait_s(ready.pid),
         )
-        points = measure(sweep_points(limits), run_point, budget_s=budget_s, progress=progress)
-        return points, time.monotonic() - started_s, run_point.waited_share
+        points = sweep_points(limits)
+        spent_s = 0.0 if log is None else log.spent_s
+        measured = measure(
+            points,
+            run_point,
+            budget_s=max(budget_s - spent_s, 0.0),
+            progress=progress,
+            known=None if log is None else log.known(points),
+            record=None if log is None else log.append,
+        )
+        return measured, spent_s + time.monotonic() - started_s, run_point.waited_share

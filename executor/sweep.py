@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable
 
-from superinfer.profiler.measure import SweepPoint
+from superinfer.profiler.sweep_points import SweepPoint
 from superinfer.scheduler.request import SamplingParams
 from superinfer.scheduler.steps import Executor, NewSequence, Rotation, SequenceStep, StepPlan, StepResult
 
@@ -60,23 +60,22 @@ class SweepRunner:
         decode_blocks: list[tuple[int, int]] = []
         chunks: list[SequenceStep] = []
         next_block = 0
-        for _ in range(point.decodes):
+        for context in point.contexts:
             # One token is already an output: the input of the decode, as if a prefill had just sampled it.
-            new.append(self._new_sequence(point.context + 1, prompt_length=point.context))
-            blocks = self._block_range(next_block, point.context + 1)
+            new.append(self._new_sequence(context + 1, prompt_length=context))
+            blocks = self._block_range(next_block, context + 1)
             next_block = blocks.stop
             decodes.append(new[-1].sequence_id)
             decode_blocks.extend((decodes[-1], block) for block in blocks)
-        if point.chunk:
-            end = point.start + point.chunk
-            prompt_length = end if point.samples else end + 1
+        for chunk in point.chunks:
+            end = chunk.start + chunk.count
+            prompt_length = end if chunk.samples else end + 1
             new.append(self._new_sequence(prompt_length, prompt_length=prompt_length))
+            blocks = self._block_range(next_block, end)
+            next_block = blocks.stop
             chunks.append(
                 SequenceStep(
-                    sequence_id=new[-1].sequence_id,
-                    start=point.start,
-                    count=point.chunk,
-                    new_blocks=list(self._block_range(next_block, end)),
+                    sequence_id=new[-1].sequence_id, start=chunk.start, count=chunk.count, new_blocks=list(blocks)
                 )
             )
         self._execute(finished=self._live, new_sequences=new)

@@ -27,12 +27,12 @@ MeasuredStep = tuple[StepShape, float]
 
 QUANTILES = (0.5, 0.9, 0.99)
 KNOT_RATIO = 1.35
-SMOOTHING = 0.02
+SMOOTHING = 0.1
 CAUCHY_TUNING = 2.385
 SMALLEST_SCALE = 0.01
 MAX_ROUNDS = 12
 MAX_FOLDS = 24
-OTHER_COLUMNS = 6
+OTHER_COLUMNS = 7
 
 
 class FitResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ def choose_knots(token_counts: Sequence[int]) -> list[int]:
 
 
 def _design(shapes: Sequence[StepShape], knots: Sequence[int]) -> Array:
-    """One row a step: constant, decode context, decodes, prefill pairs, chunks, rows, a ramp a segment.
+    """One row a step: constant, decode context, decodes, prefill pairs, chunks, rows, any rows, a ramp a segment.
 
     The last ramp goes on beyond the last knot, as the model extrapolates.
     """
@@ -96,7 +96,7 @@ def _design(shapes: Sequence[StepShape], knots: Sequence[int]) -> Array:
     ramps = [
         np.clip(tokens - low, 0.0, None if high == knots[-1] else high - low) for low, high in itertools.pairwise(knots)
     ]
-    others = [[1.0, s.decode_context, s.decodes, s.prefill_pairs, s.chunks, s.rows] for s in shapes]
+    others = [[1.0, s.decode_context, s.decodes, s.prefill_pairs, s.chunks, s.rows, s.rows > 0] for s in shapes]
     return np.column_stack([np.array(others, dtype=np.float64), *ramps])
 
 
@@ -157,7 +157,7 @@ def _shape_groups(shapes: Sequence[StepShape]) -> list[list[int]]:
 
 
 def _model(constants: Array, knots: Sequence[int], ratios: Array) -> LatencyModel:
-    launch, decode_context, decode, prefill_pair, chunk, row = (float(c) for c in constants[:OTHER_COLUMNS])
+    launch, decode_context, decode, prefill_pair, chunk, row, head = (float(c) for c in constants[:OTHER_COLUMNS])
     slopes = constants[OTHER_COLUMNS:]
     times = np.concatenate([[0.0], np.cumsum(slopes * np.diff(np.array(knots, dtype=np.float64)))])
     return LatencyModel(
@@ -168,5 +168,6 @@ def _model(constants: Array, knots: Sequence[int], ratios: Array) -> LatencyMode
         prefill_pair_s=prefill_pair,
         chunk_s=chunk,
         row_s=row,
+        head_s=head,
         residual_quantiles={q: float(np.quantile(ratios, q)) for q in QUANTILES},
     )

@@ -1,9 +1,10 @@
 """The latency model: how long one engine step takes, and what follows from it for a whole request.
 
-A step's time is physical: a launch cost, the linear layers (bound by weight bytes when few tokens share the
-step, by arithmetic when many do), attention over the cached context of the decodes, attention within prefill
-chunks, and the output head for each sampled row. Every constant is fitted to measured steps
-(`superinfer.profiler.fit`). Plain Python, no clock, no torch: the scheduler calls it many times in one plan.
+A step's time is physical: a launch cost, the linear layers (bound by weight bytes when few tokens share the step, by
+arithmetic when many do), attention over the cached context of the decodes, attention within prefill chunks, and the
+output head, whose weights are read where any row is sampled and which each row then passes. Every constant is fitted to
+measured steps (`superinfer.profiler.fit`). Plain Python, no clock, no torch: the scheduler calls it many times in one
+plan.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ import bisect
 import dataclasses
 import math
 from dataclasses import dataclass, field
+
+UPPER_QUANTILE = 0.9
+UPPER_GAIN = 0.01
+"""How far one step moves the upper ratio, at most."""
 
 
 @dataclass(slots=True)
@@ -57,7 +62,7 @@ class LatencyModel:
     `linear_points` is the time of all linear layers at given token counts, (tokens, seconds), ascending;
     between points it is interpolated, beyond the last the last slope goes on. `residual_quantiles` maps a
     quantile to the ratio measured / predicted there. `correction` is the online factor, 1.0 until steps have
-    been observed.
+    been observed; `upper` follows the ratio that 90 % of the steps stay below, and begins at the residuals' own.
     """
 
     launch_s: float
@@ -67,15 +72,18 @@ class LatencyModel:
     prefill_pair_s: float
     chunk_s: float
     row_s: float
+    head_s: float = 0.0
     residual_quantiles: dict[float, float] = field(default_factory=lambda: {0.5: 1.0, 0.9: 1.1, 0.99: 1.3})
     correction: float = 1.0
     correction_gain: float = 0.05
+    upper: float = 0.0
     _tokens: list[float] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.linear_points) < 2:
             raise ValueError("linear_points: at least two (tokens, seconds) points are needed")
         self._tokens = [tokens for tokens, _ in self.linear_points]
+        self.upper = self.upper or self.residual_quantiles.get(0.9, 1.0)
 
     def linear_s(self, tokens: float) -> float:
         """Time of the linear layers for `tokens` tokens, without correction."""
@@ -96,6 +104,7 @@ class LatencyModel:
             + self.prefill_pair_s * shape.prefill_pairs
             + self.chunk_s * shape.chunks
             + self.row_s * shape.rows
+            + (self.head_s if shape.rows else 0.0)
         )
 
     def step_s(self, shape: StepShape) -> float:
@@ -152,8 +161,8 @@ class LatencyModel:
 
     @property
     def upper_ratio(self) -> float:
-        """Measured over predicted step time at the 90 % quantile of the residuals; at least 1."""
-        return max(self.residual_quantiles.get(0.9, 1.0), 1.0)
+        """Measured over predicted step time that nine steps in ten stay below, as it has been of late; at least 1."""
+        return max(self.upper, 1.0)
 
     @property
     def log_sigma(self) -> float:
@@ -163,12 +172,18 @@ class LatencyModel:
 
     def fresh(self) -> LatencyModel:
         """A copy with the fitted constants and no correction learnt."""
-        return dataclasses.replace(self, linear_points=list(self.linear_points), correction=1.0)
+        return dataclasses.replace(self, linear_points=list(self.linear_points), correction=1.0, upper=0.0)
 
     def observe(self, shape: StepShape, actual_s: float) -> None:
-        """Correct the model towards what a step really took; outliers count at most 2 × either way."""
+        """Correct the model towards what a step really took; outliers count at most 2 × either way.
+
+        The upper ratio rises by nine parts where a step exceeds it and falls by one where it does not: it settles
+        where one step in ten is above (stochastic approximation of a quantile, Robbins and Monro 1951).
+        """
         predicted = self.uncorrected_step_s(shape)
         if predicted <= 0.0 or actual_s <= 0.0:
             return
+        exceeds = actual_s > self.upper * self.correction * predicted
+        self.upper += UPPER_GAIN * (exceeds - (1.0 - UPPER_QUANTILE))
         ratio = min(max(actual_s / predicted, 0.5 * self.correction), 2.0 * self.correction)
         self.correction += self.correction_gain * (ratio - self.correction)

@@ -36,6 +36,7 @@ class LatencyConstants(msgspec.Struct, frozen=True, kw_only=True):
     prefill_pair_s: float
     chunk_s: float
     row_s: float
+    head_s: float = 0.0
     residual_quantiles: list[tuple[float, float]]
 
 
@@ -112,6 +113,7 @@ def latency_constants(model: LatencyModel) -> LatencyConstants:
         prefill_pair_s=model.prefill_pair_s,
         chunk_s=model.chunk_s,
         row_s=model.row_s,
+        head_s=model.head_s,
         residual_quantiles=sorted(model.residual_quantiles.items()),
     )
 

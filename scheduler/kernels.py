@@ -70,6 +70,7 @@ def model_columns(model: LatencyModel) -> tuple[FloatArray, FloatArray]:
             model.prefill_pair_s,
             model.chunk_s,
             model.row_s,
+            model.head_s,
         ],
         np.float64,
     )
@@ -108,6 +109,7 @@ def step_s(
         + constants[3] * pairs
         + constants[4] * chunks
         + constants[5] * rows
+        + (constants[6] if rows > 0 else 0.0)
     )
 
 

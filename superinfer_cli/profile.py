@@ -36,7 +36,7 @@ def profile(
     ] = "auto",
     time_budget: Annotated[
         float, typer.Option(help="Seconds for the measurement, loading the model not counted.")
-    ] = 45.0,
+    ] = 75.0,
     out_file: Annotated[Path | None, typer.Option("--out", help="Feature file. Default: the profile cache.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the features as JSON, nothing else.")] = False,
 ) -> None:
@@ -79,12 +79,17 @@ def ensure_profile(source: ModelSource, dtype: DType, *, random_weights: bool = 
         highlight=False,
         soft_wrap=True,
     )
-    save_profile(path, _measure(source, dtype, random_weights=random_weights))
+    save_profile(path, _measure(source, dtype, random_weights=random_weights, log_path=_log_path(path)))
     return path
 
 
 def _measure(
-    source: ModelSource, dtype: DType, *, random_weights: bool, time_budget_s: float | None = None
+    source: ModelSource,
+    dtype: DType,
+    *,
+    random_weights: bool,
+    log_path: Path,
+    time_budget_s: float | None = None,
 ) -> ModelProfile:
     """Measure with a progress bar on stderr, and a note there if the machine was too busy to measure well."""
     from superinfer.executor.profile_model import profile_model
@@ -102,6 +107,7 @@ def _measure(
             random_weights=random_weights,
             budget_s=DEFAULT_BUDGET_S if time_budget_s is None else time_budget_s,
             progress=report,
+            log_path=log_path,
         )
     if result.measured.waited_share > BUSY_SHARE:
         err.print(
@@ -136,7 +142,14 @@ def _profile_measured(
     path = out_file or profile_path(source.name, device_name(), resolved, THREADS)
     if not as_json:
         out.print(static_tables(static_features(load_architecture(source.directory), resolved)))
-    result = _measure(source, dtype, random_weights=random_weights, time_budget_s=time_budget_s)
+    _write(path, lambda: path.parent.mkdir(parents=True, exist_ok=True))
+    log_path = _log_path(path)
+    try:
+        result = _measure(source, dtype, random_weights=random_weights, time_budget_s=time_budget_s, log_path=log_path)
+    except KeyboardInterrupt:
+        if log_path.exists():
+            err.print("interrupted; the same command within an hour goes on from here", markup=False, highlight=False)
+        raise
     _write(path, lambda: save_profile(path, result))
     picture = path.with_suffix(".png")
     _write(picture, lambda: draw_profile(result, picture))
@@ -146,6 +159,11 @@ def _profile_measured(
         out.print(measured_tables(result))
     for written in (path, picture):
         err.print(f"written: {written}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _log_path(path: Path) -> Path:
+    """Where the samples of a sweep under way are kept."""
+    return path.with_suffix(".partial.jsonl")
 
 
 def _profile_static(model: str, dtype: DType, out_file: Path | None, *, as_json: bool) -> None:

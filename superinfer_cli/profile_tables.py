@@ -56,6 +56,7 @@ def measured_tables(profile: ModelProfile) -> Group:
     latency.add_row("each decode", _duration(model.decode_s))
     latency.add_row("each (query, key) pair of a prefill", _duration(model.prefill_pair_s))
     latency.add_row("each prefill chunk", _duration(model.chunk_s))
+    latency.add_row("output head, where any row is sampled", _duration(model.head_s))
     latency.add_row("each sampled row", _duration(model.row_s))
 
     errors = _table("Error on steps the fit had not seen", "", "value")

@@ -78,7 +78,7 @@ def one_token_s(constants: FloatArray, points: FloatArray) -> float:
 @compiled
 def decode_step_s(constants: FloatArray, base_s: float, correction: float, context: int) -> float:
     """As LatencyModel.decode_step_s; `base_s` is `one_token_s`."""
-    return correction * (base_s + constants[1] * context + constants[2] + constants[5])
+    return correction * (base_s + constants[1] * context + constants[2] + constants[5] + constants[6])
 
 
 @compiled

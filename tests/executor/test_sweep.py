@@ -12,7 +12,8 @@ from superinfer.executor.core_wait import core_wait_s
 from superinfer.executor.sweep import HOST_BLOCKS, SweepRunner
 from superinfer.profiler.fit import fit_latency_model
 from superinfer.profiler.latency_model import LatencyModel, StepShape
-from superinfer.profiler.measure import ALL_POINTS, SweepPoint, measure
+from superinfer.profiler.measure import measure
+from superinfer.profiler.sweep_points import ALL_POINTS, SweepPoint
 from superinfer.scheduler.steps import NewSequence, StepPlan, StepResult
 
 BLOCK_SIZE = 16

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from superinfer.profiler.fit import choose_knots, fit_latency_model
 from superinfer.profiler.latency_model import LatencyModel, StepShape
-from superinfer.profiler.measure import ALL_POINTS
+from superinfer.profiler.sweep_points import ALL_POINTS
 
 TRUE_MODEL = LatencyModel(
     launch_s=0.03,
@@ -22,6 +22,7 @@ TRUE_MODEL = LatencyModel(
     prefill_pair_s=3e-7,
     chunk_s=1e-3,
     row_s=1e-3,
+    head_s=5e-3,
 )
 SHAPES = [point.shape for point in ALL_POINTS]
 
@@ -127,7 +128,7 @@ def test_any_physical_model_is_recovered_and_the_fitted_one_is_monotone(
     assert np.median(errors_on(fitted, true, SHAPES)) < 0.03
     assert all(low[0] < high[0] and low[1] <= high[1] for low, high in pairwise(fitted.linear_points))
     constants = (fitted.launch_s, fitted.decode_context_s, fitted.decode_s, fitted.prefill_pair_s)
-    assert min(*constants, fitted.chunk_s, fitted.row_s) >= 0.0
+    assert min(*constants, fitted.chunk_s, fitted.row_s, fitted.head_s) >= 0.0
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=60))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,16 +12,10 @@ from hypothesis import strategies as st
 from superinfer.profiler.architecture import architecture_from_config
 from superinfer.profiler.fit import fit_latency_model
 from superinfer.profiler.latency_model import LatencyModel
-from superinfer.profiler.measure import (
-    ALL_POINTS,
-    ESSENTIAL_POINTS,
-    SweepLimits,
-    SweepPoint,
-    achieved_rates,
-    measure,
-    sweep_points,
-)
+from superinfer.profiler.measure import ESSENTIAL_POINTS, achieved_rates, measure
 from superinfer.profiler.static import step_flops, step_read_bytes
+from superinfer.profiler.sweep_log import MAX_AGE_S, SweepLog, SweepSubject
+from superinfer.profiler.sweep_points import ALL_POINTS, SweepLimits, SweepPoint, sweep_points
 
 ROOMY = SweepLimits(max_step_tokens=256, max_model_len=2048, kv_blocks=4000, block_size=16)
 DEVICE = LatencyModel(
@@ -30,6 +27,19 @@ DEVICE = LatencyModel(
     chunk_s=0.001,
     row_s=0.001,
 )
+
+ARCHITECTURE = architecture_from_config(
+    {
+        "model_type": "llama",
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+    }
+)
+SUBJECT = SweepSubject(model="tiny", architecture=ARCHITECTURE, dtype="float32", device="Some CPU", threads=1)
 
 
 class FakeDevice:
@@ -92,9 +102,9 @@ def test_progress_goes_up_to_the_total_even_where_points_are_cut() -> None:
 def test_the_points_differ_and_the_sweep_covers_each_phase_early() -> None:
     assert len(set(ALL_POINTS)) == len(ALL_POINTS)
     early = ALL_POINTS[:ESSENTIAL_POINTS]
-    assert any(p.decodes and p.chunk for p in early)
-    assert any(p.decodes and not p.chunk for p in early)
-    assert any(p.chunk and not p.decodes for p in early)
+    assert any(p.contexts and p.chunks for p in early)
+    assert any(p.contexts and not p.chunks for p in early)
+    assert any(p.chunks and not p.contexts for p in early)
 
 
 @given(
@@ -110,7 +120,7 @@ def test_every_point_of_the_sweep_fits_the_executor(
     for point in sweep_points(limits):
         assert point.shape.tokens <= max_step_tokens
         assert point.blocks(block_size) <= kv_blocks
-        assert max(point.context + 2 if point.decodes else 0, point.start + point.chunk + 1) <= max_model_len
+        assert point.longest + 1 <= max_model_len
 
 
 def test_a_roomy_executor_runs_the_whole_sweep() -> None:
@@ -118,28 +128,67 @@ def test_a_roomy_executor_runs_the_whole_sweep() -> None:
 
 
 def test_rates_are_those_of_the_best_pure_prefill_and_decode_steps() -> None:
-    architecture = architecture_from_config(
-        {
-            "model_type": "llama",
-            "vocab_size": 512,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "intermediate_size": 128,
-        }
-    )
     device = FakeDevice()
     points = measure(ALL_POINTS, device.run, budget_s=1000, clock=device.clock)
-    gflop_per_s, gb_per_s = achieved_rates(points, architecture, "float32")
+    gflop_per_s, gb_per_s = achieved_rates(points, ARCHITECTURE, "float32")
     seconds = DEVICE.uncorrected_step_s
-    prefill = [p.shape for p in ALL_POINTS if not p.decodes]
-    decode = [p.shape for p in ALL_POINTS if not p.chunk]
-    assert gflop_per_s == pytest.approx(max(step_flops(architecture, s) / seconds(s) for s in prefill) / 1e9)
+    prefill = [p.shape for p in ALL_POINTS if not p.contexts]
+    decode = [p.shape for p in ALL_POINTS if not p.chunks]
+    assert gflop_per_s == pytest.approx(max(step_flops(ARCHITECTURE, s) / seconds(s) for s in prefill) / 1e9)
     assert gb_per_s == pytest.approx(
         max(
-            step_read_bytes(architecture, "float32", tokens=s.tokens, context=s.decode_context) / seconds(s)
+            step_read_bytes(ARCHITECTURE, "float32", tokens=s.tokens, context=s.decode_context) / seconds(s)
             for s in decode
         )
         / 1e9
     )
+
+
+class InterruptedSweepError(Exception):
+    pass
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was_and_ends_with_the_same_points(tmp_path: Path) -> None:
+    points, path = ALL_POINTS[:12], tmp_path / "sweep.jsonl"
+    first, log = FakeDevice(), SweepLog(path, SUBJECT)
+
+    def run_a_while(point: SweepPoint) -> float:
+        if len(first.visited) == 17:
+            raise InterruptedSweepError
+        return first.run(point)
+
+    with pytest.raises(InterruptedSweepError):
+        measure(points, run_a_while, budget_s=1000, passes=3, clock=first.clock, record=log.append)
+    with path.open("ab") as file:
+        file.write(b'{"point": "cut off')
+    second, again = FakeDevice(), SweepLog(path, SUBJECT)
+    second.visited = list(first.visited)
+    assert again.spent_s == pytest.approx(first.now_s)
+    found = measure(
+        points,
+        second.run,
+        budget_s=1000,
+        passes=3,
+        clock=second.clock,
+        known=again.known(points),
+        record=again.append,
+    )
+    undisturbed = FakeDevice()
+    assert found == measure(points, undisturbed.run, budget_s=1000, passes=3, clock=undisturbed.clock)
+    assert len(second.visited) == 3 * len(points)
+    again.remove()
+    assert not path.exists()
+
+
+def test_samples_of_another_model_or_of_long_ago_are_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.jsonl"
+    SweepLog(path, SUBJECT).append(ALL_POINTS[0], 0.1, 0.2)
+    assert SweepLog(path, SUBJECT).known(ALL_POINTS) == {ALL_POINTS[0]: [0.1]}
+    late_s = path.stat().st_mtime + MAX_AGE_S + 1
+    assert SweepLog(path, SUBJECT, now_s=late_s).samples == []
+    SweepLog(path, SUBJECT).append(ALL_POINTS[0], 0.1, 0.2)
+    assert SweepLog(path, msgspec.structs.replace(SUBJECT, dtype="bfloat16")).samples == []
+
+
+def test_every_point_has_a_name_of_its_own() -> None:
+    assert len({point.name for point in ALL_POINTS}) == len(ALL_POINTS)

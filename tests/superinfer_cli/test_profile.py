@@ -21,7 +21,7 @@ from superinfer.executor.models.source import ModelSource
 from superinfer.profiler.architecture import ModelArchitecture, load_architecture
 from superinfer.profiler.fit import fit_latency_model
 from superinfer.profiler.latency_model import StepShape
-from superinfer.profiler.measure import ALL_POINTS
+from superinfer.profiler.sweep_points import ALL_POINTS
 from superinfer.profiler.static import static_features
 from superinfer.profiler.store import (
     DeviceFeatures,
@@ -185,7 +185,7 @@ def test_a_cached_profile_that_does_not_fit_is_measured_anew(
 ) -> None:
     measured: list[str] = []
 
-    def measure(source: ModelSource, dtype: str, *, random_weights: bool) -> ModelProfile:
+    def measure(source: ModelSource, dtype: str, *, random_weights: bool, log_path: Path) -> ModelProfile:
         measured.append(source.name)
         return make_profile(load_architecture(source.directory))
 
