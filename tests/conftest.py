@@ -23,6 +23,7 @@ ENGINES = {
     "tests/superinfer_cli/bench/test_command.py",
     "tests/superinfer_cli/bench/test_run.py",
     "tests/superinfer_cli/serve/test_end_to_end.py",
+    "tests/superinfer_cli/test_model_directory.py",
     "tests/superinfer_cli/test_profile.py",
 }
 # Kernels are compiled by whoever is first.
