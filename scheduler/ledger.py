@@ -111,6 +111,11 @@ class BandwidthLedger:
         self._devices[device.device_id] = device
         self._held[device.device_id] = {}
 
+    @property
+    def device_ids(self) -> list[str]:
+        """The devices that have an account here."""
+        return list(self._devices)
+
     def reservable_gb_per_s(self, device_id: str) -> float:
         """The most that may be reserved of a device at once."""
         return self._device(device_id).reservable_gb_per_s

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from superinfer.cli import contracts, profile
+from superinfer.cli import cache, contracts, devices, profile
 from superinfer.cli.bench import command as bench_command
 from superinfer.cli.console import err
 from superinfer.cli.serve import command as serve_command
@@ -29,7 +29,9 @@ app.command("profile")(profile.profile)
 app.command("tune")(tune_command.tune)
 app.command("bench")(bench_command.bench)
 app.command("serve")(serve_command.serve)
+app.command("devices")(devices.devices)
 app.add_typer(contracts.app, name="contracts")
+app.add_typer(cache.app, name="cache")
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""Device runtimes: one small interface to a vendor's devices, and one module for each vendor."""

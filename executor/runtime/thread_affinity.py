@@ -1,0 +1,55 @@
+"""Which cores the threads of a process run on, by Linux's sched_setaffinity, thread by thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from superinfer.contracts.errors import ResourceError, UsageError
+from superinfer.executor.runtime.errors import PrivilegeError
+
+MESSAGE_THREADS = ("ZMQbg",)
+"""Threads whose names begin so carry messages: on a compute thread's core a message waits for the step to end."""
+
+
+def thread_ids(pid: int, proc: Path = Path("/proc")) -> list[int]:
+    """The threads of a process that compute: all but those that carry messages. Empty where it has ended."""
+    threads = []
+    for folder in (proc / str(pid) / "task").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if not (folder / "comm").read_text(encoding="utf-8", errors="replace").startswith(MESSAGE_THREADS):
+                threads.append(int(folder.name))
+    return sorted(threads)
+
+
+def pin_threads(pid: int, cores: list[int]) -> None:
+    """Let every computing thread of `pid` run on `cores` alone, and those that they start from now on.
+
+    Raises UsageError for cores that there are not, PrivilegeError where the process is another user's.
+    """
+    if not cores:
+        raise UsageError("compute affinity: an empty mask leaves nowhere to run; at least one bit is needed")
+    for thread in thread_ids(pid):
+        try:
+            os.sched_setaffinity(thread, cores)
+        except ProcessLookupError:
+            continue  # the thread ended meanwhile
+        except PermissionError as error:
+            raise PrivilegeError(
+                f"affinity of process {pid}", "CAP_SYS_NICE", "run as the user who owns the process, or grant it"
+            ) from error
+        except OSError as error:
+            usable = sorted(os.sched_getaffinity(0))
+            raise UsageError(f"cores {cores}: {error.strerror}; this process may use {usable}") from error
+
+
+def cores_of(pid: int) -> set[int]:
+    """All cores that any computing thread of `pid` may run on. Raises ResourceError where it has ended."""
+    cores: set[int] = set()
+    for thread in thread_ids(pid):
+        with contextlib.suppress(ProcessLookupError):
+            cores |= os.sched_getaffinity(thread)
+    if not cores:
+        raise ResourceError(f"process {pid} has ended")
+    return cores
