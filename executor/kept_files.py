@@ -1,8 +1,8 @@
 """What SuperInfer keeps on disk between runs: compiled kernels, packed weights, converted models, measured profiles.
 
 Kernels are numba's: compiled for one CPU (name and vector extensions), one version of the source and one set of
-argument types, each in a file of its own that is used for exactly those. They lie beside the source or, where that cannot be
-written or $NUMBA_CACHE_DIR says so, in numba's own folder.
+argument types, each in a file of its own that is used for exactly those. They lie beside the source or, where that
+cannot be written or $NUMBA_CACHE_DIR says so, in numba's own folder.
 """
 
 from __future__ import annotations
