@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 
 from superinfer.executor.lifeline import write_settings
@@ -16,15 +17,17 @@ class ChildProcess:
     """`python -m module arguments…` with `settings` on its standard input, which stays open as its lifeline.
 
     The child has a session of its own, so that Ctrl-C in a terminal reaches the parent alone, which then
-    ends it in order. Its standard output goes to standard error: the parent's standard output is data.
+    ends it in order. Its standard output goes to standard error: the parent's standard output is data. It inherits
+    the file descriptors `files`, under the same numbers.
     """
 
-    def __init__(self, module: str, arguments: list[str], settings: bytes) -> None:
+    def __init__(self, module: str, arguments: list[str], settings: bytes, files: Sequence[int] = ()) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=2,
             start_new_session=True,
+            pass_fds=files,
         )
         self.pid: int = self._process.pid
         self.sentinel: int = os.pidfd_open(self.pid)
@@ -56,6 +59,11 @@ class ChildProcess:
             return f"was killed by {signal.Signals(-code).name}"
         except ValueError:
             return f"was killed by signal {-code}"
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the process ended by SIGKILL: by somebody else's doing, as far as one can tell."""
+        return self._process.poll() == -signal.SIGKILL
 
     def cut_lifeline(self) -> None:
         """Tell the child to end, as if this process had ended."""

@@ -16,7 +16,9 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     """One worker process. `cores` are the CPU numbers it is pinned to; empty leaves it unpinned.
 
     `dtype` "auto" is bfloat16 where the CPU multiplies it in hardware (AVX512-BF16, AMX), float32 elsewhere.
-    `kv_cache_bytes` None takes a share of the free memory, which `workers` workers divide among them.
+    `kv_cache_bytes` None takes a share of the free memory, which `workers` workers divide among them. `kv_pools` are
+    file descriptors of all domains' pools (`superinfer.executor.kv_memory`), of which those of `segment` are this
+    worker's; without them its cache ends with it.
     """
 
     domain_id: str
@@ -31,12 +33,21 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     max_step_tokens: int = 256
     threads: int = 1
     cores: list[int] = []
+    kv_pools: list[int] = []
+    segment: int = 0
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether what a worker has computed outlives it. Where it does not, a dead worker's requests are recomputed."""
+
+    enabled: bool = True
 
 
 class EngineConfig(msgspec.Struct, kw_only=True):
     """The engine process: how many domains, which policy, which contracts; one worker process per domain.
 
-    `profile_path` names the model's feature JSON, whose latency model the scheduler uses.
+    `profile_path` names the model's feature JSON, whose latency model the scheduler uses. A worker is held to hang, and
+    is killed, in a step that takes `step_timeout_s` and twenty times as long as predicted.
     """
 
     model_dir: str
@@ -46,5 +57,7 @@ class EngineConfig(msgspec.Struct, kw_only=True):
     random_weights: bool = False
     kv_cache_bytes: int | None = None
     restart_workers: bool = True
+    step_timeout_s: float = 30.0
+    checkpoint: Checkpoint = Checkpoint()
     scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
     contracts: list[SLOContract] = []

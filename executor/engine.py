@@ -17,6 +17,7 @@ import zmq
 from superinfer.contracts.errors import EngineError, SuperInferError
 from superinfer.executor.client_hub import ClientHub
 from superinfer.executor.config import EngineConfig, WorkerConfig
+from superinfer.executor.kv_memory import close_pools, make_pools
 from superinfer.executor.messages import (
     Abort,
     ClientMessage,
@@ -76,8 +77,14 @@ class Engine:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._hub = ClientHub(self._context, endpoint)
         cores = worker_cores or [[] for _ in range(config.domains)]
+        self._kv_pools = make_pools(config.domains) if config.checkpoint.enabled else []
         self._workers = [
-            SupervisedWorker(_worker_config(config, str(i), cores[i]), runner, restarts=config.restart_workers)
+            SupervisedWorker(
+                _worker_config(config, i, cores[i], self._kv_pools),
+                runner,
+                restarts=config.restart_workers,
+                step_timeout_s=config.step_timeout_s,
+            )
             for i in range(config.domains)
         ]
 
@@ -110,6 +117,7 @@ class Engine:
         finally:
             for worker in self._workers:
                 worker.close()
+            close_pools(self._kv_pools)
             self._context.destroy(linger=_FLUSH_MS)
         return 0
 
@@ -245,6 +253,7 @@ class Engine:
             worker.kv_blocks,
             bandwidth_gb_per_s=profile.device.memory_read_gb_per_s or 0.0,
             kv_bytes_per_token=float(profile.static.memory.kv_bytes_per_token),
+            segment=worker.config.segment if self._kv_pools else None,
         )
 
     def _tend_running(self, worker: SupervisedWorker, now: float) -> None:
@@ -253,13 +262,13 @@ class Engine:
         alive = process.is_alive()  # before reading: what a dead worker had sent is read first
         while (result := process.try_receive()) is not None:
             if result.error is not None:
-                return self._lose(worker, f"step {result.step_id} failed: {result.error}", now)
+                return self._lose(worker, f"step {result.step_id} failed: {result.error}", now, isolates=True)
             self._observe(worker, result, now)
         if not alive:
-            return self._lose(worker, process.describe_end(), now)
+            return self._lose(worker, process.describe_end(), now, isolates=not process.was_killed)
         hung_at_s = worker.pipeline.hung_at_s
         if hung_at_s is not None and now >= hung_at_s:
-            return self._lose(worker, f"the worker of domain {worker.domain_id} hangs in a step", now)
+            return self._lose(worker, f"the worker of domain {worker.domain_id} hangs in a step", now, isolates=True)
         return None
 
     def _observe(self, worker: SupervisedWorker, result: StepResult, now: float) -> None:
@@ -268,11 +277,14 @@ class Engine:
         worker.failures = 0
         self._hub.deliver(self._scheduler.observe(result, now), now)
 
-    def _lose(self, worker: SupervisedWorker, detail: str, now: float) -> None:
-        """The worker is of no use: its requests go on elsewhere, tokens not received are recomputed."""
+    def _lose(self, worker: SupervisedWorker, detail: str, now: float, *, isolates: bool) -> None:
+        """The worker is of no use: its requests go on elsewhere, tokens not received are recomputed.
+
+        `isolates` where it may have died of what it ran.
+        """
         assert self._scheduler is not None
         worker.fail()
-        moved, outputs = self._scheduler.domain_failed(worker.domain_id, now)
+        moved, outputs = self._scheduler.domain_failed(worker.domain_id, now, isolates=isolates)
         self._hub.deliver(outputs, now)
         self._announce(worker, "down", now, moved_requests=moved, detail=detail)
 
@@ -316,9 +328,9 @@ class Engine:
             scheduler.abort(request_id, time.monotonic())
 
 
-def _worker_config(config: EngineConfig, domain_id: str, cores: list[int]) -> WorkerConfig:
+def _worker_config(config: EngineConfig, domain: int, cores: list[int], kv_pools: list[int]) -> WorkerConfig:
     return WorkerConfig(
-        domain_id=domain_id,
+        domain_id=str(domain),
         model_dir=config.model_dir,
         dtype=config.dtype,
         random_weights=config.random_weights,
@@ -329,6 +341,8 @@ def _worker_config(config: EngineConfig, domain_id: str, cores: list[int]) -> Wo
         max_model_len=config.scheduler.max_model_len,
         max_step_tokens=config.scheduler.max_step_tokens,
         cores=cores,
+        kv_pools=kv_pools,
+        segment=domain,
     )
 
 

@@ -6,17 +6,18 @@ Paging after vLLM (arXiv 2309.06180). On a CPU both pools are main memory; the b
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from superinfer.contracts.errors import ResourceError
+from superinfer.executor.kv_memory import KVMemory
 from superinfer.executor.model.architecture import Architecture
 from superinfer.executor.model.kernels import as_numpy
 from superinfer.executor.model.memory import format_bytes
+from superinfer.scheduler.blocks import SEGMENT_BITS, device_pool, host_pool
 
 FREE_MEMORY_SHARE = 0.25
 
@@ -66,8 +67,48 @@ def plan_device_blocks(
     return budget // bytes_per_block
 
 
-class KVCache:
-    """Two pools of blocks. Pages are touched as blocks are first used, so an unused pool costs nothing."""
+class BlockStore(Protocol):
+    """Where a worker's KV blocks lie: a device pool, a host pool, and copies between them.
+
+    `array` holds the device blocks by number, `device_base` and `host_base` are the numbers of the first ones.
+    """
+
+    array: npt.NDArray[Any]
+    device_base: int
+    host_base: int
+    device_blocks: int
+    host_blocks: int
+
+    def rotate_out(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy blocks device → host; pairs of (device block, host block)."""
+        ...
+
+    def rotate_in(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy blocks host → device; pairs of (host block, device block)."""
+        ...
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy blocks to own device blocks; the sources may be another domain's."""
+        ...
+
+    def reach(self, blocks: list[int]) -> None:
+        """Make sure that these blocks can be read."""
+        ...
+
+
+def block_shape(architecture: Architecture, block_size: int) -> tuple[int, ...]:
+    """(layer, k/v, slot, kv_head, head_dim)."""
+    return (architecture.layers, 2, block_size, architecture.kv_heads, architecture.head_dim)
+
+
+def element_type(dtype: torch.dtype) -> np.dtype[Any]:
+    """The numpy type in which elements of `dtype` travel; see `superinfer.executor.model.kernels`."""
+    found: np.dtype[Any] = as_numpy(torch.empty(0, dtype=dtype)).dtype
+    return found
+
+
+class PrivateCache:
+    """Two pools in this process's own memory, which end with it. Pages are touched as blocks are first used."""
 
     def __init__(
         self,
@@ -78,30 +119,66 @@ class KVCache:
         block_size: int,
         dtype: torch.dtype,
     ) -> None:
-        self.block_size = block_size
         self.device_blocks = device_blocks
         self.host_blocks = host_blocks
-        shape = (architecture.layers, 2, block_size, architecture.kv_heads, architecture.head_dim)
-        self.device = _untouched_zeros((device_blocks, *shape), dtype)
-        self.host = _untouched_zeros((host_blocks, *shape), dtype)
-        self.device_array: npt.NDArray[Any] = as_numpy(self.device)
+        self.device_base = self.host_base = 0
+        shape = block_shape(architecture, block_size)
+        # Zeros of numpy are pages that the system provides when they are first touched; torch would write them all.
+        # One block more than the scheduler hands out, to warm kernels up with.
+        self.array: npt.NDArray[Any] = np.zeros((device_blocks + 1, *shape), element_type(dtype))
+        self.host: npt.NDArray[Any] = np.zeros((host_blocks, *shape), element_type(dtype))
 
     def rotate_out(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy blocks device → host; pairs of (device block, host block)."""
-        _copy_blocks(self.device, self.host, pairs)
+        """As in BlockStore."""
+        _copy_blocks(self.array, self.host, pairs)
 
     def rotate_in(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy blocks host → device; pairs of (host block, device block)."""
-        _copy_blocks(self.host, self.device, pairs)
+        """As in BlockStore."""
+        _copy_blocks(self.host, self.array, pairs)
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        """As in BlockStore."""
+        _copy_blocks(self.array, self.array, pairs)
+
+    def reach(self, blocks: list[int]) -> None:
+        """All blocks are here."""
 
 
-def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros whose pages the system provides when they are first touched; `torch.zeros` would write them all."""
-    memory = np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)
-    return torch.frombuffer(memory, dtype=dtype).view(shape) if len(memory) else torch.empty(shape, dtype=dtype)
+class SharedCache:
+    """This domain's two pools in memory that outlives the worker, beside those of the other domains.
+
+    What an earlier worker of the domain left in the pools is kept, and so is their size.
+    """
+
+    def __init__(self, memory: KVMemory, segment: int, *, device_blocks: int, host_blocks: int) -> None:
+        self._memory = memory
+        self.device_blocks = device_blocks
+        self.host_blocks = host_blocks
+        self.device_base = device_pool(segment) << SEGMENT_BITS
+        self.host_base = host_pool(segment) << SEGMENT_BITS
+        memory.open(device_pool(segment), device_blocks + 1)
+        memory.open(host_pool(segment), host_blocks)
+        self.array = memory.array
+
+    def rotate_out(self, pairs: list[tuple[int, int]]) -> None:
+        """As in BlockStore."""
+        self.copy(pairs)
+
+    def rotate_in(self, pairs: list[tuple[int, int]]) -> None:
+        """As in BlockStore."""
+        self.copy(pairs)
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        """As in BlockStore."""
+        self.reach([source for source, _ in pairs])
+        _copy_blocks(self.array, self.array, pairs)
+
+    def reach(self, blocks: list[int]) -> None:
+        """As in BlockStore."""
+        self._memory.reach(blocks)
 
 
-def _copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: list[tuple[int, int]]) -> None:
+def _copy_blocks(source: npt.NDArray[Any], target: npt.NDArray[Any], pairs: list[tuple[int, int]]) -> None:
     """Copy block by block: each is one contiguous run, and a gather would cost a second copy."""
     for source_block, target_block in pairs:
-        target[target_block].copy_(source[source_block])
+        target[target_block] = source[source_block]

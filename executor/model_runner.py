@@ -11,7 +11,16 @@ import torch
 from superinfer.contracts.errors import ResourceError
 from superinfer.executor.batch_builder import Chunk, build_batch
 from superinfer.executor.config import DType, WorkerConfig
-from superinfer.executor.kv_cache import KVCache, block_bytes, plan_device_blocks
+from superinfer.executor.kv_cache import (
+    BlockStore,
+    PrivateCache,
+    SharedCache,
+    block_bytes,
+    block_shape,
+    element_type,
+    plan_device_blocks,
+)
+from superinfer.executor.kv_memory import KVMemory
 from superinfer.executor.model.architecture import Architecture, load_architecture
 from superinfer.executor.model.decoder import Decoder
 from superinfer.executor.model.linear import panels_serve_all_sizes
@@ -19,6 +28,7 @@ from superinfer.executor.model.memory import available_memory_bytes, format_byte
 from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights, WeightSource
 from superinfer.executor.sampling import greedy, sample
 from superinfer.executor.sequence import Sequence
+from superinfer.scheduler.blocks import SEGMENT_BITS, device_pool
 from superinfer.scheduler.request import SamplingParams
 from superinfer.scheduler.steps import NewSequence, Rotation, SampledToken, SequenceStep, StepPlan, StepResult
 
@@ -51,21 +61,8 @@ class ModelRunner:
         _check_weights_fit(architecture, dtype, directory)
         with torch.inference_mode():
             self._decoder = Decoder(architecture, _weight_source(config, architecture), dtype, self.max_model_len)
-        self.kv_blocks = plan_device_blocks(
-            bytes_per_block=block_bytes(architecture, config.block_size, dtype),
-            block_size=config.block_size,
-            max_model_len=self.max_model_len,
-            host_blocks=config.host_blocks,
-            kv_cache_bytes=config.kv_cache_bytes,
-            available_bytes=available_memory_bytes() // config.workers,
-        )
-        self._cache = KVCache(
-            architecture,
-            device_blocks=self.kv_blocks,
-            host_blocks=config.host_blocks,
-            block_size=config.block_size,
-            dtype=dtype,
-        )
+        self._cache = _make_cache(config, architecture, dtype, self.max_model_len)
+        self.kv_blocks = self._cache.device_blocks
         self._eos_token_ids = frozenset(architecture.eos_token_ids)
         self._sequences: dict[int, Sequence] = {}
         self._warm_up()
@@ -73,19 +70,20 @@ class ModelRunner:
     def _warm_up(self) -> None:
         """Compile or load every kernel now, so that no request waits for it; leaves cache and sequences empty."""
         params = SamplingParams(max_tokens=2, temperature=0.0)
+        scratch = self._cache.device_base + self.kv_blocks
         with torch.inference_mode():
             sequence = Sequence(NewSequence(sequence_id=-1, token_ids=[0], prompt_length=1, sampling=params))
-            sequence.blocks = [0]
+            sequence.blocks = [scratch]
             batch, _ = build_batch([sequence], [], self.block_size)
-            self._decoder.forward(batch, self._cache.device_array)
+            self._decoder.forward(batch, self._cache.array)
             tokens = min(2, self.max_model_len, self.block_size)
             sequence = Sequence(
                 NewSequence(sequence_id=-1, token_ids=[0] * tokens, prompt_length=tokens, sampling=params)
             )
-            sequence.blocks = [0]
+            sequence.blocks = [scratch]
             step = SequenceStep(sequence_id=-1, start=0, count=tokens)
             batch, _ = build_batch([], [(step, sequence)], self.block_size)
-            self._decoder.forward(batch, self._cache.device_array)
+            self._decoder.forward(batch, self._cache.array)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Apply the plan's changes, run its tokens through the model, sample; see `scheduler.steps`."""
@@ -96,7 +94,10 @@ class ModelRunner:
             self._rotate_out(rotation)
         for rotation in plan.rotate_in:
             self._rotate_in(rotation)
+        if plan.copies:
+            self._cache.copy(plan.copies)
         for new in plan.new_sequences:
+            self._cache.reach(new.blocks)
             self._sequences[new.sequence_id] = Sequence(new)
         result = StepResult(domain_id=plan.domain_id, step_id=plan.step_id, started_s=started_s, finished_s=started_s)
         self._compute(plan, result)
@@ -134,7 +135,7 @@ class ModelRunner:
             return
         batch, sampling = build_batch(decodes, prefills, self.block_size)
         with torch.inference_mode():
-            logits = self._decoder.forward(batch, self._cache.device_array).numpy()
+            logits = self._decoder.forward(batch, self._cache.array).numpy()
         self._sample(logits, sampling, result)
 
     def _sample(self, logits: np.ndarray, sequences: list[Sequence], result: StepResult) -> None:
@@ -149,6 +150,39 @@ class ModelRunner:
             index = sequence.output_count
             finish = sequence.commit(token_id, self._eos_token_ids, self.max_model_len)
             result.add(SampledToken(sequence.sequence_id, index, token_id, finish))
+
+
+def _make_cache(config: WorkerConfig, architecture: Architecture, dtype: torch.dtype, max_model_len: int) -> BlockStore:
+    """The KV cache: in memory that outlives this process where the engine has made pools for it.
+
+    A worker that takes a dead one's place takes its pools as they are.
+    """
+    memory: KVMemory | None = None
+    if config.kv_pools:
+        shape = block_shape(architecture, config.block_size)
+        memory = KVMemory(config.kv_pools, shape, element_type(dtype))
+        if (blocks := memory.blocks(device_pool(config.segment))) > 0:
+            return SharedCache(memory, config.segment, device_blocks=blocks - 1, host_blocks=config.host_blocks)
+    device_blocks = plan_device_blocks(
+        bytes_per_block=block_bytes(architecture, config.block_size, dtype),
+        block_size=config.block_size,
+        max_model_len=max_model_len,
+        host_blocks=config.host_blocks,
+        kv_cache_bytes=config.kv_cache_bytes,
+        available_bytes=available_memory_bytes() // config.workers,
+    )
+    if memory is not None:
+        most = (1 << SEGMENT_BITS) - 1
+        return SharedCache(
+            memory, config.segment, device_blocks=min(device_blocks, most), host_blocks=config.host_blocks
+        )
+    return PrivateCache(
+        architecture,
+        device_blocks=device_blocks,
+        host_blocks=config.host_blocks,
+        block_size=config.block_size,
+        dtype=dtype,
+    )
 
 
 def _weight_source(config: WorkerConfig, architecture: Architecture) -> WeightSource:

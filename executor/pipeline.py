@@ -27,10 +27,12 @@ class _Flight:
 class StepPipeline:
     """The steps in flight in one domain. All times are on the monotonic clock.
 
-    `ratio` is the smoothed measured / predicted step time, `planning_s` the smoothed time that a plan takes.
+    `ratio` is the smoothed measured / predicted step time, `planning_s` the smoothed time that a plan takes. A step
+    hangs when it takes `hang_s` and HANG_FACTOR times the predicted time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hang_s: float = HANG_S) -> None:
+        self._hang_s = hang_s
         self._flights: deque[_Flight] = deque()
         self._started_s = 0.0
         self.ratio = 1.0
@@ -77,4 +79,4 @@ class StepPipeline:
         """When the running step has taken so long that its worker must be hung; None where none runs."""
         if not self._flights:
             return None
-        return self._started_s + max(HANG_S, HANG_FACTOR * self._flights[0].predicted_s)
+        return self._started_s + max(self._hang_s, HANG_FACTOR * self._flights[0].predicted_s)

@@ -18,7 +18,7 @@ class Sequence:
         self.prompt_length = new.prompt_length
         self.sampling: SamplingParams = new.sampling
         self.finish: FinishReason | None = None
-        self._blocks: list[int] = []
+        self._blocks: list[int] = list(new.blocks)
         self._table: IntArray | None = None
 
     @property

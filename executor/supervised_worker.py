@@ -34,11 +34,11 @@ class SupervisedWorker:
     started.
     """
 
-    def __init__(self, config: WorkerConfig, runner: str, *, restarts: bool) -> None:
+    def __init__(self, config: WorkerConfig, runner: str, *, restarts: bool, step_timeout_s: float) -> None:
         self.config = config
         self.state = WorkerState.DOWN
         self.process: WorkerProcess | None = None
-        self.pipeline = StepPipeline()
+        self.pipeline = StepPipeline(step_timeout_s)
         self.kv_blocks = 0
         self.pid = 0
         self.failures = 0

@@ -76,6 +76,7 @@ class WorkerProcess:
             "superinfer.executor.worker",
             ["--endpoint", endpoint, "--runner", self._runner],
             msgspec.msgpack.encode(self.config),
+            self.config.kv_pools,
         )
 
     def is_alive(self) -> bool:
@@ -85,6 +86,11 @@ class WorkerProcess:
     def describe_end(self) -> str:
         """How the process ended: "the worker of domain 0 was killed by SIGKILL"."""
         return f"the worker of domain {self.config.domain_id} {self._process.describe_end()}"
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the process ended by SIGKILL: by somebody else's doing, as far as one can tell."""
+        return self._process.was_killed
 
     def try_ready(self) -> WorkerReady | None:
         """The worker's greeting if it has come, else None; raises the worker's error where it cannot start."""

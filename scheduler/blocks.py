@@ -1,30 +1,200 @@
-"""A pool of KV block numbers: who holds which is the scheduler's business, what is in them the worker's."""
+"""Pools of KV block numbers: who holds which is the scheduler's business, what is in them the worker's.
+
+A block is blank, held, or *kept*: given back, with content that may be wanted again. Kept blocks count as free and are
+taken when no blank one is left, the longest unused first; until then whoever knows the key of what was in one may
+claim it. A *named* block says by its name what is in it, so that several sequences may hold it at once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SEGMENT_BITS = 18
+"""Block b of pool p in memory that domains share has the number `p << SEGMENT_BITS | b`, so that each has one of its
+own. Pool 2·s is the device pool of segment s, pool 2·s + 1 its host pool.
+"""
+
+Key = int | bytes
+"""What was in a kept block: a sequence's own tokens (its id), or a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Blocks in the order of the tokens, the key of each, and how many tokens have their KV in them."""
+
+    blocks: list[int]
+    keys: list[Key]
+    tokens: int
+
+
+def device_pool(segment: int) -> int:
+    """The number of a segment's device pool."""
+    return 2 * segment
+
+
+def host_pool(segment: int) -> int:
+    """The number of a segment's host pool."""
+    return 2 * segment + 1
+
 
 class BlockPool:
-    """Block numbers 0 … total − 1; freed blocks are reused last-in first-out, since they are warm in cache."""
+    """Block numbers `first` … `first` + total − 1; blank blocks are reused last-in first-out, since they are warm in
+    cache.
+    """
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, first: int = 0) -> None:
         self.total = total
-        self._free = list(range(total - 1, -1, -1))
+        self._blank = list(range(first + total - 1, first - 1, -1))
+        self._kept: dict[int, Key] = {}
+        self._names: dict[int, bytes] = {}
+        self._blocks: dict[bytes, int] = {}
+        self._sharers: dict[int, int] = {}
 
     @property
     def free(self) -> int:
-        """Blocks nobody holds."""
-        return len(self._free)
+        """Blocks nobody holds, kept ones included."""
+        return len(self._blank) + len(self._kept)
+
+    @property
+    def named(self) -> int:
+        """Blocks whose content can be found by name."""
+        return len(self._names)
 
     def take(self, count: int) -> list[int] | None:
         """`count` blocks, or None (and nothing taken) where fewer are free."""
-        if count > len(self._free):
+        if count > len(self._blank) + len(self._kept):
             return None
         if count == 0:
             return []
-        taken = self._free[-count:][::-1]
-        del self._free[-count:]
+        taken = self._blank[-count:][::-1]
+        del self._blank[-count:]
+        while len(taken) < count:
+            taken.append(self._evict())
         return taken
 
+    def give_back(self, blocks: Sequence[int]) -> None:
+        """Return blocks that were taken or claimed; of named ones the content is kept."""
+        if not self._names:
+            self._blank.extend(reversed(blocks))
+            return
+        # The last first: the longer a prefix, the sooner it is given up.
+        for block in reversed(blocks):
+            if block in self._names:
+                self._leave(block, self._names[block])
+            else:
+                self._blank.append(block)
+
+    def keep(self, blocks: Sequence[int], owner: int) -> list[Key]:
+        """Return blocks whose content `owner` may want again; the keys with which to claim them."""
+        keys: list[Key] = [self._names.get(block, owner) for block in blocks]
+        for block, key in zip(reversed(blocks), reversed(keys), strict=True):
+            self._leave(block, key)
+        return keys
+
+    def has(self, block: int, key: Key) -> bool:
+        """Whether `claim` would succeed."""
+        return self._kept.get(block) == key or self._names.get(block) == key
+
+    def claim(self, block: int, key: Key) -> bool:
+        """Hold a block for what is in it; False where that has been given up."""
+        if self._kept.get(block) == key:
+            del self._kept[block]
+            return True
+        if self._names.get(block) == key:
+            self._sharers[block] = self._sharers.get(block, 0) + 1
+            return True
+        return False
+
+    def name(self, block: int, name: bytes) -> None:
+        """Say what is in a held block, from now on and unchanged; ignored where another block has that name."""
+        if block not in self._names and name not in self._blocks:
+            self._names[block] = name
+            self._blocks[name] = block
+
+    def find(self, name: bytes) -> int | None:
+        """The block of this name."""
+        return self._blocks.get(name)
+
+    def _leave(self, block: int, key: Key) -> None:
+        others = self._sharers.pop(block, 0)
+        if others == 0:
+            self._kept[block] = key
+        elif others > 1:
+            self._sharers[block] = others - 1
+
+    def _evict(self) -> int:
+        block = next(iter(self._kept))
+        del self._kept[block]
+        if (name := self._names.pop(block, None)) is not None:
+            del self._blocks[name]
+        return block
+
+
+class KVMemory:
+    """The pools of all domains that can read each other's blocks; a domain that shares none has one of its own."""
+
+    def __init__(self) -> None:
+        self.pools: dict[int, BlockPool] = {}
+
+    def pool(self, number: int, total: int) -> BlockPool:
+        """A pool, made when it is first asked for. ValueError where it has another size."""
+        if number not in self.pools:
+            self.pools[number] = BlockPool(total, number << SEGMENT_BITS)
+        if self.pools[number].total != total:
+            raise ValueError(f"KV pool {number} has {self.pools[number].total} blocks, not {total}")
+        return self.pools[number]
+
     def give_back(self, blocks: list[int]) -> None:
-        """Return blocks that were taken."""
-        self._free.extend(reversed(blocks))
+        """Return blocks, each to its pool."""
+        for pool, run in self._by_pool(blocks):
+            pool.give_back(run)
+
+    def keep(self, blocks: list[int], tokens: int, owner: int) -> Kept:
+        """Return a sequence's blocks with the KV of its first `tokens` tokens in them."""
+        keys: list[Key] = []
+        for pool, run in self._by_pool(blocks):
+            keys += pool.keep(run, owner)
+        return Kept(blocks, keys, tokens)
+
+    def left_of(self, kept: Kept) -> list[int]:
+        """Those of the blocks, from the first on, that can still be claimed."""
+        left: list[int] = []
+        for block, key in zip(kept.blocks, kept.keys, strict=True):
+            if not self._pool_of(block).has(block, key):
+                break
+            left.append(block)
+        return left
+
+    def claim(self, kept: Kept) -> list[int]:
+        """Hold those of the blocks, from the first on, whose content is still there."""
+        held: list[int] = []
+        for block, key in zip(kept.blocks, kept.keys, strict=True):
+            if not self._pool_of(block).claim(block, key):
+                break
+            held.append(block)
+        return held
+
+    def name(self, block: int, name: bytes) -> None:
+        """Say what is in a held block; ignored where that is in another one as well."""
+        if self.find(name) is None:
+            self._pool_of(block).name(block, name)
+
+    def find(self, name: bytes) -> int | None:
+        """The block of this name."""
+        return next((found for pool in self.pools.values() if (found := pool.find(name)) is not None), None)
+
+    def _pool_of(self, block: int) -> BlockPool:
+        return self.pools[block >> SEGMENT_BITS if len(self.pools) > 1 else 0]
+
+    def _by_pool(self, blocks: list[int]) -> list[tuple[BlockPool, list[int]]]:
+        """Runs of blocks of one pool, in order."""
+        if len(self.pools) == 1:
+            return [(next(iter(self.pools.values())), blocks)]
+        runs: list[tuple[BlockPool, list[int]]] = []
+        for block in blocks:
+            pool = self._pool_of(block)
+            if not runs or runs[-1][0] is not pool:
+                runs.append((pool, []))
+            runs[-1][1].append(block)
+        return runs

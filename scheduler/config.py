@@ -39,9 +39,13 @@ class DomainSpec(msgspec.Struct, frozen=True):
 
     `bandwidth_gb_per_s` is its memory bandwidth, best the measured one, and `kv_bytes_per_token` what a token in its
     cache takes; without the first, 0, no bandwidth can be reserved there.
+
+    A domain with a `segment`, a number of its own, has its KV cache in memory that outlives it and that every other
+    such domain can read: its sequences go on elsewhere with what was computed.
     """
 
     domain_id: str
     kv_blocks: int
     bandwidth_gb_per_s: float = 0.0
     kv_bytes_per_token: float = 0.0
+    segment: int | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from superinfer.profiler.latency_model import StepShape
-from superinfer.scheduler.blocks import BlockPool
+from superinfer.scheduler.blocks import SEGMENT_BITS, BlockPool, KVMemory, device_pool
 from superinfer.scheduler.columns import SEQUENCE_ID, IntArray, SequenceTable
 from superinfer.scheduler.kernels import are_owned
 from superinfer.scheduler.sequence import SequenceState
@@ -93,23 +93,32 @@ class Batch:
 
 @dataclass(slots=True)
 class InFlightStep:
-    """A step that was planned and not yet observed: its decodes, and the sequences that prefill."""
+    """A step that was planned and not yet observed: its decodes, the sequences that prefill and where each began.
+
+    `lent` are blocks of other domains that the step reads and nobody holds any more once it is over.
+    """
 
     step_id: int
     shape: StepShape
     batch: Batch
     prefills: list[SequenceState]
+    starts: list[int]
+    rotated: list[int]
+    lent: list[int]
 
 
 @dataclass(slots=True, eq=False)
 class DomainState:
     """What the scheduler knows of one domain. `running` and `rotated` are keyed by sequence id, in order of entry;
-    `batch` is the last step's.
+    `batch` is the last step's. Sequences may hold blocks of any pool of `memory`; new ones come from `device_blocks`.
+    `segment` is the number of that pool where what is in it outlives the domain, else None.
     """
 
     domain_id: str
+    memory: KVMemory
     device_blocks: BlockPool
     host_blocks: BlockPool
+    segment: int | None = None
     is_up: bool = True
     running: Members = field(default_factory=Members)
     rotated: Members = field(default_factory=Members)
@@ -117,3 +126,28 @@ class DomainState:
     finished: list[int] = field(default_factory=list)
     next_step_id: int = 0
     batch: Batch | None = None
+
+    def in_step(self) -> set[int]:
+        """The ids of the sequences that have work in a step in flight."""
+        found: set[int] = set()
+        for step in self.in_flight.values():
+            found.update(step.batch.sequence_ids, (sequence.sequence_id for sequence in step.prefills))
+        return found
+
+    def surely_computed(self) -> dict[int, int]:
+        """For each sequence the tokens whose KV is in its blocks whatever becomes of the steps in flight."""
+        found = {
+            sequence_id: min(sequence.computed, sequence.prompt_length + len(sequence.outputs) - 1)
+            for sequence_id, sequence in (*self.running.items(), *self.rotated.items())
+        }
+        for step in self.in_flight.values():
+            for sequence, start in zip(step.prefills, step.starts, strict=True):
+                if sequence.sequence_id in found:
+                    found[sequence.sequence_id] = min(found[sequence.sequence_id], start)
+            for sequence_id in step.rotated:
+                found.pop(sequence_id, None)
+        return found
+
+    def owns(self, block: int) -> bool:
+        """Whether a block is of this domain's own device pool, and not one that it can only read."""
+        return self.segment is None or block >> SEGMENT_BITS == device_pool(self.segment)

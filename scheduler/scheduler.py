@@ -16,7 +16,7 @@ from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.admission import AdmissionControl
 from superinfer.scheduler.arrivals import RecentQuantile
 from superinfer.scheduler.bandwidth import BandwidthGate, is_unreserved
-from superinfer.scheduler.blocks import BlockPool
+from superinfer.scheduler.blocks import BlockPool, Kept, KVMemory, device_pool, host_pool
 from superinfer.scheduler.budgets import Answer, BudgetBook
 from superinfer.scheduler.columns import SequenceTable
 from superinfer.scheduler.commit import commit_tokens
@@ -68,6 +68,8 @@ class Scheduler:
         self._by_sequence: dict[int, SequenceState] = {}
         self._output_lengths: dict[str, RecentQuantile] = {}
         self._counts: dict[str, ContractCounts] = {}
+        self._memory = KVMemory()
+        self._suspects: dict[int, tuple[SequenceState, int, int]] = {}
         self._next_sequence_id = 0
         self._steps = 0
         self._output_tokens = 0
@@ -190,6 +192,7 @@ class Scheduler:
             finished=domain.finished,
             rotate_out=builder.rotate_out_list,
             rotate_in=builder.rotate_in_list,
+            copies=builder.copies,
             new_sequences=builder.new_sequences,
             decodes=batch.sequence_ids,
             decode_blocks=builder.decode_blocks,
@@ -198,7 +201,11 @@ class Scheduler:
         )
         domain.finished = []
         domain.next_step_id += 1
-        domain.in_flight[plan.step_id] = InFlightStep(plan.step_id, builder.shape, batch, builder.prefills)
+        starts = [chunk.start for chunk in builder.chunks]
+        moved = [rotation.sequence_id for rotation in (*builder.rotate_out_list, *builder.rotate_in_list)]
+        domain.in_flight[plan.step_id] = InFlightStep(
+            plan.step_id, builder.shape, batch, builder.prefills, starts, moved, builder.lent
+        )
         self._steps += 1
         return plan
 
@@ -208,6 +215,8 @@ class Scheduler:
         step = domain.in_flight.pop(result.step_id, None)
         if step is None:
             return []
+        if step.lent:
+            domain.memory.give_back(step.lent)
         land(self.table.counts, step.batch.rows, step.batch.ids)
         for sequence in step.prefills:
             sequence.in_flight = max(sequence.in_flight - 1, 0)
@@ -217,6 +226,8 @@ class Scheduler:
         if not taken.token_ids:
             return []
         self._output_tokens += len(taken.token_ids)
+        if self._suspects:
+            self._clear_suspects()
         outputs: list[Output] = [taken]
         # An end counts with its token.
         with_token = set(taken.request_ids) if result.ends else ()
@@ -232,43 +243,81 @@ class Scheduler:
         self._steps += steps
         self._output_tokens += tokens
 
-    def domain_failed(self, domain_id: str, now: float) -> tuple[int, list[Output]]:
-        """A domain died with everything on it: its requests wait again, to be recomputed elsewhere.
+    def domain_failed(self, domain_id: str, now: float, *, isolates: bool = False) -> tuple[int, list[Output]]:
+        """A domain died: its requests wait again, with the KV that outlives it where its memory does.
 
-        Returns how many moved, and the ends of those that were in a step in flight at too many deaths: a request that
-        kills its worker must not kill every worker.
+        Returns how many moved, and the ends of those that are held to kill their workers. Each in a step in flight is
+        suspected until it has another token. Where the death may have been a request's doing, the suspected ones
+        run one at a time on each domain (`isolates`), so that a second death tells which one it is.
         """
         domain = self.domains[domain_id]
         domain.is_up = False
         self._update_assignment()
         self.bandwidth.domain_failed(domain_id, now)
         members = [*domain.running.values(), *domain.rotated.values()]
-        suspects: set[int] = set()
+        suspects, computed = domain.in_step(), domain.surely_computed()
         for step in domain.in_flight.values():
-            suspects.update(step.batch.sequence_ids, (sequence.sequence_id for sequence in step.prefills))
+            domain.memory.give_back(step.lent)
         domain.running.clear()
         domain.rotated.clear()
         domain.in_flight.clear()
         domain.finished = []
         moved = 0
         ended: list[Output] = []
+        suspected = [sequence for sequence in members if sequence.sequence_id in suspects]
+        for sequence in suspected:
+            self._suspect(sequence, computed.get(sequence.sequence_id, 0), isolates=isolates)
+        is_told_apart = sum(sequence.domain_deaths > 1 for sequence in suspected) == 1
         for sequence in members:
+            kept = self._kept(domain, sequence, computed.get(sequence.sequence_id, 0))
             sequence.blocks, sequence.host_blocks = [], []
-            sequence.domain_deaths += sequence.sequence_id in suspects
-            if sequence.domain_deaths >= MAX_DOMAIN_DEATHS:
+            if sequence.domain_deaths >= (2 if is_told_apart else MAX_DOMAIN_DEATHS):
                 error = f"the worker died {sequence.domain_deaths} times while it ran this request"
                 ended.append(self._finish(sequence, now, "error", error))
                 continue
-            sequence.restart()
+            sequence.restart(kept)
             sequence.enter_stage("migration", now)
             self.queues.push(sequence)
             moved += 1
         return moved, ended
 
+    def _kept(self, domain: DomainState, sequence: SequenceState, tokens: int) -> Kept | None:
+        """Give a dead domain's blocks back, those with the KV of the first `tokens` tokens so that it is kept."""
+        blocks, used = sequence.blocks or sequence.host_blocks, -(-tokens // self.config.block_size)
+        if domain.segment is None:
+            return None
+        domain.memory.give_back(blocks[used:])
+        return domain.memory.keep(blocks[:used], tokens, sequence.sequence_id) if tokens else None
+
+    def _suspect(self, sequence: SequenceState, computed: int, *, isolates: bool) -> None:
+        """Count a death against a sequence that was in a step; one that had come further than at the death before is no
+        more suspect than at the first, unless workers die of what they run.
+        """
+        previous = self._suspects.get(sequence.sequence_id)
+        if previous is not None and computed > previous[2] and not isolates:
+            sequence.domain_deaths = 0
+        sequence.domain_deaths += 1
+        sequence.is_isolated = isolates or sequence.domain_deaths > 1
+        self._suspects[sequence.sequence_id] = sequence, len(sequence.outputs), computed
+
+    def _clear_suspects(self) -> None:
+        """Who has got a token since its worker died did not kill it."""
+        for sequence, outputs, _ in list(self._suspects.values()):
+            if len(sequence.outputs) > outputs:
+                sequence.domain_deaths = 0
+                sequence.is_isolated = False
+                del self._suspects[sequence.sequence_id]
+
     def domain_ready(self, domain: DomainSpec, now: float) -> None:
-        """A domain is up, or up again, with an empty cache."""
+        """A domain is up, or up again: with an empty cache unless its memory has outlived it."""
         previous = self.domains.get(domain.domain_id)
-        state = DomainState(domain.domain_id, BlockPool(domain.kv_blocks), BlockPool(self.config.host_blocks))
+        memory = KVMemory() if domain.segment is None else self._memory
+        device = memory.pool(device_pool(domain.segment or 0), domain.kv_blocks)
+        if domain.segment is None:
+            host = BlockPool(self.config.host_blocks)
+        else:
+            host = memory.pool(host_pool(domain.segment), self.config.host_blocks)
+        state = DomainState(domain.domain_id, memory, device, host, domain.segment)
         if previous is not None:
             # Step ids never repeat, so that a late result of the dead worker cannot pass for one of its successor.
             state.next_step_id = previous.next_step_id
@@ -381,7 +430,7 @@ class Scheduler:
         self.queues.remove(sequence)
         self.bandwidth.left(sequence, now)
         if domain is not None and sequence.known_to_worker:
-            domain.device_blocks.give_back(sequence.blocks)
+            domain.memory.give_back(sequence.blocks)
             domain.host_blocks.give_back(sequence.host_blocks)
             domain.running.pop(sequence.sequence_id, None)
             domain.rotated.pop(sequence.sequence_id, None)
@@ -390,6 +439,7 @@ class Scheduler:
         sequence.domain = None
         del self._by_request[request.request_id]
         del self._by_sequence[sequence.sequence_id]
+        self._suspects.pop(sequence.sequence_id, None)
         completed = reason in ("stop", "length")
         met = sequence.met(now) if completed else None
         counts = self._counts.setdefault(request.contract_id, ContractCounts())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from superinfer.contracts.contract import SLOContract
 from superinfer.scheduler import columns
+from superinfer.scheduler.blocks import Kept
 from superinfer.scheduler.columns import CountColumn, SequenceTable, TimeColumn
 from superinfer.scheduler.outputs import StageTimes
 from superinfer.scheduler.request import Request
@@ -43,6 +44,8 @@ class SequenceState:
         "domain",
         "domain_deaths",
         "domain_ids",
+        "is_isolated",
+        "kept",
         "known_to_worker",
         "outputs",
         "request",
@@ -77,6 +80,8 @@ class SequenceState:
         self.outputs: list[int] = []
         self.domain_ids: list[str] = []
         self.domain_deaths = 0
+        self.is_isolated = False
+        self.kept: Kept | None = None
         self.known_to_worker = False
         self.stages = StageTimes()
         self.stage = "queue"
@@ -201,9 +206,13 @@ class SequenceState:
         self.enter_stage("closed", now)
         return self.stages
 
-    def restart(self) -> None:
-        """Forget everything on the device; committed outputs are prefilled again with the prompt."""
-        self.computed = 0
+    def restart(self, kept: Kept | None = None) -> None:
+        """Wait again, without blocks: what is not in `kept` is prefilled again, committed outputs with the prompt.
+
+        Until the sequence enters a domain `computed` says how much that will be if none of it is given up meanwhile.
+        """
+        self.kept = kept
+        self.computed = 0 if kept is None else kept.tokens
         self.planned_outputs = len(self.outputs)
         self.prefill_target = self.prompt_length + len(self.outputs)
         self.blocks = []

@@ -78,6 +78,8 @@ class StepBuilder:
         self.new_sequences: list[NewSequence] = []
         self.rotate_out_list: list[Rotation] = []
         self.rotate_in_list: list[Rotation] = []
+        self.copies: list[tuple[int, int]] = []
+        self.lent: list[int] = []
         self.has_preempted = False
         self._stamp = ground.table.next_stamp()
         self._held_back: set[int] = set()
@@ -271,8 +273,9 @@ class StepBuilder:
         if count <= 0 or self.is_planned(sequence):
             return 0
         enters = sequence.status is Status.WAITING
-        if enters and not (self.has_room and self._may_enter(sequence)):
+        if enters and not (self.has_room and self._may_enter(sequence) and self._claim(sequence)):
             return 0
+        count = min(count, sequence.prefill_left)
         # All blocks of the prompt are taken at once on entry: a prefill that ran out of memory half-way would hold
         # what it has and help nobody.
         goal = sequence.prefill_target + 1 if enters else sequence.computed + count
@@ -312,7 +315,7 @@ class StepBuilder:
         if not self.rotate_out(sequence):
             if sequence.in_flight:
                 return False
-            self.domain.device_blocks.give_back(sequence.blocks)
+            self._release(sequence.blocks)
             del self.domain.running[sequence.sequence_id]
             self.domain.finished.append(sequence.sequence_id)
             if self.gate is not None:
@@ -331,7 +334,7 @@ class StepBuilder:
         self.rotate_out_list.append(
             Rotation(sequence_id=sequence.sequence_id, pairs=list(zip(sequence.blocks, host, strict=True)))
         )
-        self.domain.device_blocks.give_back(sequence.blocks)
+        self._release(sequence.blocks)
         sequence.blocks, sequence.host_blocks = [], host
         sequence.status = Status.ROTATED
         sequence.enter_stage("rotated", self.now)
@@ -370,8 +373,12 @@ class StepBuilder:
         """Device blocks that the sequence lacks to enter, come back or take its next token."""
         if sequence.status is Status.ROTATED:
             return len(sequence.host_blocks)
-        tokens = sequence.prefill_target + 1 if sequence.status is Status.WAITING else sequence.computed + 1
-        return max(-(-tokens // self.config.block_size) - len(sequence.blocks), 0)
+        if sequence.status is Status.RUNNING:
+            return max(-(-(sequence.computed + 1) // self.config.block_size) - len(sequence.blocks), 0)
+        lent = 0
+        if sequence.kept is not None:
+            lent = sum(not self.domain.owns(block) for block in self.domain.memory.left_of(sequence.kept))
+        return -(-(sequence.prefill_target + 1) // self.config.block_size) - lent
 
     def _grow(self, sequence: SequenceState, tokens: int) -> list[int] | None:
         missing = -(-tokens // self.config.block_size) - len(sequence.blocks)
@@ -382,7 +389,41 @@ class StepBuilder:
             sequence.add_blocks(blocks)
         return blocks
 
+    def _claim(self, sequence: SequenceState) -> bool:
+        """Give an entering sequence the blocks that hold its KV already; False, and nothing changed, where room for the
+        rest of its prompt is lacking.
+        """
+        domain, size, kept = self.domain, self.config.block_size, sequence.kept
+        blocks = [] if kept is None else domain.memory.left_of(kept)
+        lent = sum(not domain.owns(block) for block in blocks)
+        tokens = 0 if kept is None else min(kept.tokens, len(blocks) * size)
+        # Another domain's block can be read but not written to: where it is not full it is copied.
+        copied = tokens % size > 0 and not domain.owns(blocks[-1])
+        if -(-(sequence.prefill_target + 1) // size) - lent + copied > domain.device_blocks.free:
+            return False
+        if kept is not None:
+            sequence.kept = None
+            sequence.blocks = domain.memory.claim(kept)
+            sequence.computed = tokens
+        if copied:
+            own = domain.device_blocks.take(1)
+            assert own is not None
+            self.copies.append((blocks[-1], own[0]))
+            self.lent.append(blocks[-1])
+            sequence.blocks[-1] = own[0]
+        return True
+
+    def _release(self, blocks: list[int]) -> None:
+        """Give device blocks back; what another domain lends once the step that still reads it is over."""
+        if self.domain.segment is None:
+            self.domain.memory.give_back(blocks)
+            return
+        self.domain.memory.give_back([block for block in blocks if self.domain.owns(block)])
+        self.lent += [block for block in blocks if not self.domain.owns(block)]
+
     def _may_enter(self, sequence: SequenceState) -> bool:
+        if sequence.is_isolated and any(other.is_isolated for other in self.domain.running.values()):
+            return False
         return self.gate is None or self.gate.may_enter(self.domain.domain_id, sequence, self.now)
 
     def _enter(self, sequence: SequenceState) -> None:
@@ -403,5 +444,7 @@ class StepBuilder:
                 token_ids=[*sequence.request.prompt_token_ids, *sequence.outputs],
                 prompt_length=sequence.prompt_length,
                 sampling=sequence.request.sampling,
+                blocks=list(sequence.blocks[: -(-sequence.computed // self.config.block_size)]),
+                computed=sequence.computed,
             )
         )

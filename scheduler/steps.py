@@ -15,13 +15,16 @@ class NewSequence(msgspec.Struct, kw_only=True):
     """A sequence the worker has not seen (or lost when its predecessor died).
 
     `token_ids` is the prompt followed by every output token already committed elsewhere; `prompt_length` says
-    where the prompt ends, so that penalties, max_tokens and seeded draws continue where they were.
+    where the prompt ends, so that penalties, max_tokens and seeded draws continue where they were. `blocks` hold
+    the KV of its first `computed` tokens already; only the last of them may be written to, and only behind those.
     """
 
     sequence_id: int
     token_ids: list[int]
     prompt_length: int
     sampling: SamplingParams
+    blocks: list[int] = []
+    computed: int = 0
 
 
 class SequenceStep(msgspec.Struct, kw_only=True):
@@ -49,12 +52,13 @@ class Rotation(msgspec.Struct, kw_only=True):
 
 
 class StepPlan(msgspec.Struct, kw_only=True):
-    """One engine step of one domain. The worker applies: finished, rotate_out, rotate_in, new, then computes.
+    """One engine step of one domain. The worker applies: finished, rotate_out, rotate_in, copies, new, then computes.
 
     `decodes` are the sequences that compute the KV of their last token and sample the next one; the worker knows how
     far each has come. With steps planned ahead, that last token may still be being sampled by the step before: the
     worker knows it by the time it runs this one. `decode_blocks` are pairs of (sequence id, block to append to its
-    block table first), for those decodes alone whose last block is full.
+    block table first), for those decodes alone whose last block is full. `copies` are pairs of (device block, maybe of
+    another domain; own device block).
     """
 
     domain_id: str
@@ -62,6 +66,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     finished: list[int] = []
     rotate_out: list[Rotation] = []
     rotate_in: list[Rotation] = []
+    copies: list[tuple[int, int]] = []
     new_sequences: list[NewSequence] = []
     decodes: list[int] = []
     decode_blocks: list[tuple[int, int]] = []

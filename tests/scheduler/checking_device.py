@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from superinfer.scheduler.blocks import SEGMENT_BITS, device_pool
 from superinfer.scheduler.steps import SampledToken, StepPlan, StepResult
 
 
@@ -30,14 +31,25 @@ class Held:
 
 
 class CheckingDevice:
-    def __init__(self, domain_id: str, kv_blocks: int, host_blocks: int, block_size: int) -> None:
+    def __init__(
+        self,
+        domain_id: str,
+        kv_blocks: int,
+        host_blocks: int,
+        block_size: int,
+        *,
+        memory: dict[int, list[int]] | None = None,
+        segment: int = 0,
+    ) -> None:
         self.domain_id, self.block_size = domain_id, block_size
         self.kv_blocks, self.host_blocks = kv_blocks, host_blocks
         self.held: dict[int, Held] = {}
         self.rotations = 0
+        self.prefilled = 0
         # What the KV of each block stands for: the tokens themselves.
-        self.device: dict[int, list[int]] = {}
-        self.host: dict[int, list[int]] = {}
+        self.device: dict[int, list[int]] = {} if memory is None else memory
+        self.host: dict[int, list[int]] = {} if memory is None else memory
+        self.segment = segment
 
     def execute(self, plan: StepPlan) -> StepResult:
         for sequence_id in plan.finished:
@@ -53,9 +65,15 @@ class CheckingDevice:
             assert [source for source, _ in rotation.pairs] == held.host
             held.blocks, held.host = [to for _, to in rotation.pairs], []
             self.device.update({to: list(self.host[source]) for source, to in rotation.pairs})
+        for source, to in plan.copies:
+            assert to >> SEGMENT_BITS == device_pool(self.segment) != source >> SEGMENT_BITS
+            self.device[to] = list(self.device[source])
         for new in plan.new_sequences:
             assert new.sequence_id not in self.held
-            self.held[new.sequence_id] = Held(list(new.token_ids), new.prompt_length, new.sampling.max_tokens)
+            held = self.held[new.sequence_id] = Held(list(new.token_ids), new.prompt_length, new.sampling.max_tokens)
+            held.blocks, held.computed = list(new.blocks), new.computed
+            self.prefilled += len(new.token_ids) - new.computed
+            self.check_content(held, held.computed)
         result = StepResult(domain_id=self.domain_id, step_id=plan.step_id, started_s=0.0, finished_s=0.05)
         at_work = [*plan.decodes, *(step.sequence_id for step in plan.sequences)]
         assert len(set(at_work)) == len(at_work)
@@ -107,6 +125,7 @@ class CheckingDevice:
     def write_content(self, held: Held, start: int, end: int) -> None:
         for position in range(start, end):
             block, slot = held.blocks[position // self.block_size], position % self.block_size
+            assert block >> SEGMENT_BITS == device_pool(self.segment), "written to another domain's block"
             content = self.device.setdefault(block, [])
             content.extend([0] * (slot + 1 - len(content)))
             content[slot] = held.tokens[position]
@@ -117,7 +136,7 @@ class CheckingDevice:
         for attribute, total in (("blocks", self.kv_blocks), ("host", self.host_blocks)):
             owned = [block for held in live for block in getattr(held, attribute)]
             assert len(owned) == len(set(owned))
-            assert all(0 <= block < total for block in owned)
+            assert all(0 <= block & (1 << SEGMENT_BITS) - 1 < total for block in owned)
 
 
 def expected_outputs(prompt: list[int], max_tokens: int) -> list[int]:

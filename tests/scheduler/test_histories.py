@@ -38,16 +38,25 @@ def make_model() -> LatencyModel:
     )
 
 
-def run_history(policy: str, seed: int, *, host_blocks: int, kv_blocks: int, kill: bool) -> int:
-    """One random history; checks every token, every block, and that everybody ends. Returns the rotations seen."""
+def run_history(policy: str, seed: int, *, host_blocks: int, kv_blocks: int, kill: bool, shared: bool = False) -> int:
+    """One random history; checks every token, every block, and that everybody ends. Returns the rotations seen.
+
+    Where memory is `shared` it outlives the domains, and each reads what is in the other's blocks.
+    """
     draw = random.Random(seed)
     config = SchedulerConfig(
         policy=policy, max_step_tokens=32, max_running=6, max_model_len=96, block_size=4, host_blocks=host_blocks
     )
     names = ["a", "b"]
-    devices = {name: CheckingDevice(name, kv_blocks, host_blocks, 4) for name in names}
+    memory: dict[int, list[int]] | None = {} if shared else None
+    specs = {name: DomainSpec(name, kv_blocks, segment=number if shared else None) for number, name in enumerate(names)}
+
+    def device(name: str) -> CheckingDevice:
+        return CheckingDevice(name, kv_blocks, host_blocks, 4, memory=memory, segment=specs[name].segment or 0)
+
+    devices = {name: device(name) for name in names}
     scheduler = Scheduler(
-        domains=[DomainSpec(name, kv_blocks) for name in names],
+        domains=list(specs.values()),
         contracts=CONTRACTS,
         latency_model=make_model(),
         config=config,
@@ -92,8 +101,8 @@ def run_history(policy: str, seed: int, *, host_blocks: int, kv_blocks: int, kil
             rotations += devices[name].rotations
             pending[name].clear()
             take(scheduler.domain_failed(name, now)[1])
-            devices[name] = CheckingDevice(name, kv_blocks, host_blocks, 4)
-            scheduler.domain_ready(DomainSpec(name, kv_blocks), now)
+            devices[name] = device(name)
+            scheduler.domain_ready(specs[name], now)
         for name in names:
             if scheduler.in_flight(name) < 2 and scheduler.has_work(name) and draw.random() < 0.7:
                 plan = scheduler.plan(name, now)
@@ -122,12 +131,12 @@ def run_history(policy: str, seed: int, *, host_blocks: int, kv_blocks: int, kil
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@given(seed=st.integers(0, 2**32), host_blocks=st.sampled_from([0, 12, 80]), kill=st.booleans())
+@given(seed=st.integers(0, 2**32), host_blocks=st.sampled_from([0, 12, 80]), kill=st.booleans(), shared=st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_every_request_ends_with_the_right_tokens_and_no_block_leaks(
-    policy: str, seed: int, host_blocks: int, kill: bool
+    policy: str, seed: int, host_blocks: int, kill: bool, shared: bool
 ) -> None:
-    run_history(policy, seed, host_blocks=host_blocks, kv_blocks=40, kill=kill)
+    run_history(policy, seed, host_blocks=host_blocks, kv_blocks=40, kill=kill, shared=shared)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

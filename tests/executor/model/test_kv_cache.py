@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import resource
+import signal
+from collections.abc import Iterator
+
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -9,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superinfer.contracts.errors import ResourceError
-from superinfer.executor.kv_cache import KVCache, block_bytes, plan_device_blocks
+from superinfer.executor.kv_cache import PrivateCache, SharedCache, block_bytes, block_shape, plan_device_blocks
+from superinfer.executor.kv_memory import KVMemory, close_pools, make_pools
 from superinfer.executor.model.architecture import parse_architecture
 
 ARCHITECTURE = parse_architecture(
@@ -23,8 +31,8 @@ ARCHITECTURE = parse_architecture(
 
 
 def test_a_block_counts_keys_and_values_of_all_layers() -> None:
-    cache = KVCache(ARCHITECTURE, device_blocks=1, host_blocks=0, block_size=8, dtype=torch.bfloat16)
-    assert block_bytes(ARCHITECTURE, 8, torch.bfloat16) == cache.device.nbytes == 8 * 2 * 2 * 2 * 4 * 2
+    cache = PrivateCache(ARCHITECTURE, device_blocks=1, host_blocks=0, block_size=8, dtype=torch.bfloat16)
+    assert block_bytes(ARCHITECTURE, 8, torch.bfloat16) == cache.array[0].nbytes == 8 * 2 * 2 * 2 * 4 * 2
 
 
 @given(
@@ -57,27 +65,94 @@ def test_the_pools_fit_the_memory_and_hold_one_sequence_or_are_refused(
 
 
 def test_rotation_copies_the_named_blocks_and_no_other() -> None:
-    cache = KVCache(ARCHITECTURE, device_blocks=6, host_blocks=4, block_size=8, dtype=torch.float32)
-    cache.device.normal_()
-    before = cache.device.clone()
+    cache = PrivateCache(ARCHITECTURE, device_blocks=6, host_blocks=4, block_size=8, dtype=torch.float32)
+    cache.array[:] = np.random.default_rng(0).normal(size=cache.array.shape)
+    before = cache.array.copy()
     cache.rotate_out([(5, 0), (2, 3)])
-    assert torch.equal(cache.host[0], before[5])
-    assert torch.equal(cache.host[3], before[2])
+    assert np.array_equal(cache.host[0], before[5])
+    assert np.array_equal(cache.host[3], before[2])
     assert not cache.host[1:3].any()
-    cache.device.zero_()
+    cache.array[:] = 0
     cache.rotate_in([(3, 4), (0, 1)])
-    assert torch.equal(cache.device[4], before[2])
-    assert torch.equal(cache.device[1], before[5])
-    assert not cache.device[[0, 2, 3, 5]].any()
+    assert np.array_equal(cache.array[4], before[2])
+    assert np.array_equal(cache.array[1], before[5])
+    assert not cache.array[[0, 2, 3, 5]].any()
     with pytest.raises(IndexError):
-        cache.rotate_in([(0, 6)])
+        cache.rotate_in([(0, 7)])
 
 
 def test_a_pool_takes_no_memory_before_its_blocks_are_used() -> None:
     process = psutil.Process()
     before = process.memory_info().rss
     blocks = 2**30 // block_bytes(ARCHITECTURE, 16, torch.float32)
-    cache = KVCache(ARCHITECTURE, device_blocks=blocks, host_blocks=0, block_size=16, dtype=torch.float32)
-    assert cache.device.nbytes > 1e9
+    cache = PrivateCache(ARCHITECTURE, device_blocks=blocks, host_blocks=0, block_size=16, dtype=torch.float32)
+    assert cache.array.nbytes > 1e9
     assert process.memory_info().rss - before < 64 * 2**20
-    assert not cache.device[blocks // 2].any()
+    assert not cache.array[blocks // 2].any()
+
+
+@pytest.fixture
+def pools() -> Iterator[list[int]]:
+    files = make_pools(2)
+    yield files
+    close_pools(files)
+
+
+def shared_cache(pools: list[int], segment: int) -> SharedCache:
+    memory = KVMemory(pools, block_shape(ARCHITECTURE, 8), np.float32)
+    return SharedCache(memory, segment, device_blocks=5, host_blocks=3)
+
+
+def test_a_block_in_shared_memory_is_read_by_its_number_in_every_worker_and_outlives_the_one_that_wrote_it(
+    pools: list[int],
+) -> None:
+    one, other = shared_cache(pools, 0), shared_cache(pools, 1)
+    block = other.device_base + 3
+    other.array[block] = 7.0
+    other.rotate_out([(block, other.host_base + 2)])
+    other._memory.close()
+    one.reach([block])
+    assert (one.array[block] == 7.0).all()
+    one.copy([(other.host_base + 2, one.device_base + 1)])
+    assert (one.array[one.device_base + 1] == 7.0).all()
+    successor = shared_cache(pools, 1)
+    assert (successor.array[block] == 7.0).all()
+    assert successor._memory.blocks(2) == 6
+
+
+def test_a_worker_can_write_to_its_own_pools_alone(pools: list[int]) -> None:
+    """A stray write ends the worker that makes it; what another domain computed stays as it was."""
+    one, other = shared_cache(pools, 0), shared_cache(pools, 1)
+    block = other.device_base
+    other.array[block] = 7.0
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        one.reach([block])
+        one.array[block] = 1.0
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGSEGV
+    assert (other.array[block] == 7.0).all()
+
+
+def test_a_pool_keeps_its_size(pools: list[int]) -> None:
+    shared_cache(pools, 0)
+    with pytest.raises(OSError):
+        os.ftruncate(pools[0], 0)
+
+
+def test_no_file_with_a_name_holds_the_blocks(pools: list[int]) -> None:
+    shared_cache(pools, 0)
+    assert os.readlink(f"/proc/self/fd/{pools[0]}").startswith("/memfd:superinfer-kv-0 (deleted)")
+
+
+def test_addresses_that_cannot_be_had_are_refused_in_one_line(pools: list[int]) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + 2**20, before[1]))
+    try:
+        with pytest.raises(ResourceError, match=r"GiB of addresses .* were refused: Cannot allocate memory"):
+            shared_cache(pools, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -75,7 +75,9 @@ class ToyRunner:
         for rotation in plan.rotate_in:
             self._sequences[rotation.sequence_id].blocks = [block for _, block in rotation.pairs]
         for new in plan.new_sequences:
-            self._sequences[new.sequence_id] = ToySequence(list(new.token_ids), new.prompt_length, new.sampling)
+            sequence = ToySequence(list(new.token_ids), new.prompt_length, new.sampling)
+            sequence.blocks, sequence.computed = list(new.blocks), new.computed
+            self._sequences[new.sequence_id] = sequence
         result = StepResult(domain_id=self._domain_id, step_id=plan.step_id, started_s=started_s, finished_s=0.0)
         for sequence_id, block in plan.decode_blocks:
             self._sequences[sequence_id].blocks.append(block)
