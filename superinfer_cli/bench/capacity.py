@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from superinfer.cli.bench.scenario import Scenario
-from superinfer.cli.bench.workload import class_order, sample_class, scenario_trace
+from superinfer.cli.bench.scenario import Scenario, override
+from superinfer.cli.bench.target import SimulationTarget
+from superinfer.cli.bench.workload import class_order, offered_rate, sample_class, scenario_trace
 from superinfer.executor.simulation.loop import simulate
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import SchedulerConfig
@@ -58,6 +60,25 @@ def capacity_rps(
     finished = sorted(run.requests.finished_s)
     first, last = len(finished) // 4, 3 * len(finished) // 4
     return (last - first) / (finished[last] - finished[first])
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedToTarget:
+    """A scenario on the domains of a target: what they can do of it, and what is offered, requests/s."""
+
+    scenario: Scenario
+    capacity_rps: float
+    rate_rps: float
+
+
+def offered_to(target: SimulationTarget, scenario: Scenario) -> OfferedToTarget:
+    """The scenario's own rate, or its load as a share of what the target's domains can do."""
+    domains = len(target.domains)
+    if domains != scenario.domains:
+        scenario = override(scenario, {"domains": domains})
+    kv_blocks = min(spec.kv_blocks for spec in target.domains)
+    capacity = capacity_rps(target, scenario, domains, limits=target.limits, kv_blocks=kv_blocks)
+    return OfferedToTarget(scenario, capacity, offered_rate(scenario, capacity))
 
 
 def _backlog(scenario: Scenario, count: int) -> list[Request]:

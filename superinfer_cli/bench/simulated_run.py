@@ -19,6 +19,7 @@ from superinfer.profiler.latency_model import LatencyModel
 from superinfer.results.attainment import distribution
 from superinfer.results.outcome import End, Measurement, Outcome, judge, unloaded_stages_ms
 from superinfer.results.summary import PolicyRun
+from superinfer.scheduler.policies.base import Policy
 
 
 def run_simulated(
@@ -32,18 +33,7 @@ def run_simulated(
     on_progress: Callable[[int, float], None] = lambda done, now: None,
 ) -> PolicyRun:
     """The load under one policy, by the virtual clock; the same arguments give the same run."""
-    result = simulate(
-        load.requests(),
-        contracts=list(contracts.values()),
-        model=target.latency_model,
-        config=msgspec.structs.replace(target.limits, policy=policy),
-        domains=target.domains,
-        sigma=target.sigma,
-        seed=seed,
-        block_copy_s=target.block_copy_s,
-        faults=domain_faults(faults, target, load.sending_s),
-        on_progress=on_progress,
-    )
+    result = simulate_load(load, target, contracts, faults, seed=seed, policy=policy, on_progress=on_progress)
     return PolicyRun(
         policy=policy,
         duration_s=result.duration_s,
@@ -51,6 +41,33 @@ def run_simulated(
         contracts=dict(contracts),
         faults=[describe_fault(record, result) for record in result.faults],
         extra={"steps": result.steps},
+    )
+
+
+def simulate_load(
+    load: SimulatedLoad,
+    target: SimulationTarget,
+    contracts: Mapping[str, SLOContract],
+    faults: Sequence[Fault],
+    *,
+    seed: int,
+    policy: str | Policy,
+    on_progress: Callable[[int, float], None] = lambda done, now: None,
+) -> Simulation:
+    """The load on the target's devices, by a policy's name or by one made beforehand."""
+    name, made = (policy, None) if isinstance(policy, str) else (policy.name, policy)
+    return simulate(
+        load.requests(),
+        contracts=list(contracts.values()),
+        model=target.latency_model,
+        config=msgspec.structs.replace(target.limits, policy=name),
+        domains=target.domains,
+        sigma=target.sigma,
+        seed=seed,
+        block_copy_s=target.block_copy_s,
+        faults=domain_faults(faults, target, load.sending_s),
+        policy=made,
+        on_progress=on_progress,
     )
 
 

@@ -14,14 +14,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from superinfer.cli.bench.announce import announce, note_run
 from superinfer.cli.bench.bounds import build_contracts
-from superinfer.cli.bench.capacity import capacity_rps
+from superinfer.cli.bench.capacity import offered_to
 from superinfer.cli.bench.options import CLUSTER_MODEL, DEFAULT_MODEL, BenchOptions
 from superinfer.cli.bench.plan import decay_profile_path, requested_fault_map
-from superinfer.cli.bench.scenario import Scenario, override
+from superinfer.cli.bench.scenario import Scenario
 from superinfer.cli.bench.simulated_load import SimulatedLoad, simulated_load
 from superinfer.cli.bench.simulated_run import run_simulated
 from superinfer.cli.bench.target import SimulationTarget, cluster_target, local_target, with_room_for
-from superinfer.cli.bench.workload import offered_rate
 from superinfer.cli.console import err
 from superinfer.contracts.contract import SLOContract
 from superinfer.contracts.errors import UsageError
@@ -39,11 +38,8 @@ def run_simulated_bench(options: BenchOptions, scenario: Scenario, folder: Path)
     A run that is interrupted leaves the policies that were done.
     """
     target = _target(options, scenario)
-    if len(target.domains) != scenario.domains:
-        scenario = override(scenario, {"domains": len(target.domains)})
-    kv_blocks = min(spec.kv_blocks for spec in target.domains)
-    capacity = capacity_rps(target, scenario, scenario.domains, limits=target.limits, kv_blocks=kv_blocks)
-    rate = offered_rate(scenario, capacity)
+    offered = offered_to(target, scenario)
+    scenario, capacity, rate = offered.scenario, offered.capacity_rps, offered.rate_rps
     load = simulated_load(scenario, seed=options.seed, rate_rps=rate)
     target = with_room_for(target, scenario.name, load.longest)
     fault_map = requested_fault_map(options, scenario, [spec.domain_id for spec in target.domains])

@@ -11,7 +11,12 @@ import typer
 
 def tune(
     scenario: str = typer.Argument("mixed", help="mixed, jitter, fault, or a scenario file."),
-    model: str = typer.Option("smollm2-135m-instruct", help="Model whose measured profile the simulation uses."),
+    model: str | None = typer.Option(
+        None, help="Model to simulate; by default smollm2-135m-instruct, with --topology llama-3-70b."
+    ),
+    topology: Path | None = typer.Option(
+        None, help="Tune for the cluster of this file, or a shipped one such as h100-4x8, instead of this machine."
+    ),
     trials: int = typer.Option(60, min=1, help="Settings to try; the default is the first."),
     seeds: int = typer.Option(3, min=1, help="Training seeds; as many held-out seeds judge (at least 4)."),
     seed: int = typer.Option(0, help="Seed of the search itself."),
@@ -22,19 +27,17 @@ def tune(
     as_json: bool = typer.Option(False, "--json", help="Print the verdict as JSON on stdout."),
 ) -> None:
     """Search slack-decay and planner settings in simulation; held-out seeds decide whether they are better."""
+    from superinfer.cli.bench.options import CLUSTER_MODEL, DEFAULT_MODEL
     from superinfer.cli.bench.scenario import load_scenario, override
+    from superinfer.cli.bench.target import cluster_target, local_target
     from superinfer.cli.console import err, progress_bar
     from superinfer.cli.console import out as stdout
-    from superinfer.cli.profile import ensure_profile
     from superinfer.cli.tune import report
     from superinfer.cli.tune.evaluate import prepare
     from superinfer.cli.tune.search import search
     from superinfer.cli.tune.verdict import judge
     from superinfer.contracts.errors import UsageError
-    from superinfer.executor.models.catalog import resolve_model
-    from superinfer.profiler.store import load_profile
     from superinfer.results.run_folder import check_writable
-    from superinfer.scheduler.config import SchedulerConfig
     from superinfer.scheduler.decay import guidance_warning
 
     if out.is_dir():
@@ -44,8 +47,13 @@ def tune(
     if load is not None:
         changes |= {"load": load, "rate_rps": None}
     chosen = override(load_scenario(scenario), changes)
-    profile = load_profile(ensure_profile(resolve_model(model), dtype))
-    bench = prepare(chosen, profile, SchedulerConfig())
+    if topology is None:
+        target = local_target(
+            model or DEFAULT_MODEL, dtype, domains=chosen.domains, random_weights=False, kv_cache_bytes=None
+        )
+    else:
+        target = cluster_target(model or CLUSTER_MODEL, topology, dtype)
+    bench = prepare(chosen, target)
     held_out = list(range(1000, 1000 + max(seeds, 4)))
     with progress_bar() as progress:
         task = progress.add_task("search (simulated)", total=trials)
@@ -57,7 +65,8 @@ def tune(
     tuned = {
         "simulated": True,
         "scenario": chosen.name,
-        "model": profile.model,
+        "model": target.model,
+        "device": target.device,
         "rate_rps": round(bench.rate_rps, 3),
         "trials": trials,
         "is_better_than_default": verdict.is_better,
@@ -66,7 +75,7 @@ def tune(
     }
     report.write_profile(out, report.profile_document(winner, tuned))
     picture = out.with_suffix(".png")
-    report.draw(picture, found, verdict, f"{chosen.name} at {bench.rate_rps:.2f} req/s")
+    report.draw(picture, found, verdict, f"{chosen.name} on {target.device} at {bench.rate_rps:.2f} req/s")
     for contract in bench.contracts.values():
         bound_ms = contract.deadline_ms or contract.ttft_deadline_ms
         if bound_ms and (warning := guidance_warning(winner.decay.decay_coefficient, bound_ms)):

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superinfer.cli.bench.bounds import build_contracts
-from superinfer.cli.bench.capacity import capacity_rps
+from superinfer.cli.bench.capacity import offered_to
 from superinfer.cli.bench.scenario import Scenario
-from superinfer.cli.bench.workload import build_workload, encode_by_hash, offered_rate
+from superinfer.cli.bench.simulated_load import SimulatedLoad, simulated_load
+from superinfer.cli.bench.simulated_run import simulate_load
+from superinfer.cli.bench.target import SimulationTarget, with_room_for
 from superinfer.contracts.contract import SLOContract
-from superinfer.executor.simulation.loop import simulate
-from superinfer.profiler.latency_model import LatencyModel
-from superinfer.profiler.store import ModelProfile
-from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.decay import DecayProfile
 from superinfer.scheduler.policies.planner_config import PlannerConfig
 from superinfer.scheduler.policies.slack import SlackPolicy
-from superinfer.scheduler.request import Request
-
-PROMPT_VOCABULARY = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,44 +35,22 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A scenario made ready to be simulated: its contracts, its load, the device."""
+    """A scenario made ready to be simulated: its contracts, its load, the devices."""
 
     scenario: Scenario
     contracts: dict[str, SLOContract]
-    model: LatencyModel
+    target: SimulationTarget
     rate_rps: float
-    sigma: float
-    config: SchedulerConfig
 
-    def requests(self, seed: int) -> list[Request]:
-        """The same requests that `superinfer bench` offers with this seed, on the virtual clock."""
-        planned = build_workload(
-            self.scenario, seed=seed, rate_rps=self.rate_rps, encode=encode_by_hash(PROMPT_VOCABULARY)
-        )
-        return [
-            Request(
-                request_id=item.request_id,
-                contract_id=item.service_id,
-                prompt_token_ids=item.prompt_token_ids,
-                sampling=item.sampling,
-                arrival_s=item.offset_s,
-            )
-            for item in planned
-        ]
+    def load(self, seed: int) -> SimulatedLoad:
+        """The same requests that `superinfer bench` offers with this seed."""
+        return simulated_load(self.scenario, seed=seed, rate_rps=self.rate_rps)
 
-    def run(self, settings: Settings, requests: Sequence[Request], seed: int) -> Score:
+    def run(self, settings: Settings, load: SimulatedLoad, seed: int) -> Score:
         """Simulate one seed's requests under the slack policy with these settings."""
-        policy = SlackPolicy(self.model.fresh(), decay=settings.decay, planner=settings.planner)
-        result = simulate(
-            list(requests),
-            contracts=list(self.contracts.values()),
-            model=self.model,
-            config=self.config,
-            domains=self.scenario.domains,
-            sigma=self.sigma,
-            seed=seed,
-            policy=policy,
-        )
+        target = with_room_for(self.target, self.scenario.name, load.longest)
+        policy = SlackPolicy(target.latency_model.fresh(), decay=settings.decay, planner=settings.planner)
+        result = simulate_load(load, target, self.contracts, self.scenario.faults, seed=seed, policy=policy)
         offered: dict[str, int] = {}
         met: dict[str, int] = {}
         for fate in result.requests:
@@ -105,9 +77,8 @@ def promised_share(contract: SLOContract) -> float:
     return max(bounds[-1].percentile for bounds in (contract.latency, contract.ttft, contract.tpot) if bounds)
 
 
-def prepare(scenario: Scenario, profile: ModelProfile, config: SchedulerConfig) -> Bench:
+def prepare(scenario: Scenario, target: SimulationTarget) -> Bench:
     """Contracts from the scenario's scales and the offered rate from its load."""
-    model = profile.latency_model
-    contracts = build_contracts(scenario, model)
-    rate = offered_rate(scenario, capacity_rps(profile, scenario, scenario.domains))
-    return Bench(scenario, contracts, model, rate, model.log_sigma, config)
+    offered = offered_to(target, scenario)
+    contracts = build_contracts(scenario, target.latency_model)
+    return Bench(offered.scenario, contracts, target, offered.rate_rps)

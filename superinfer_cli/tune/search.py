@@ -28,7 +28,7 @@ def search(bench: Bench, seeds: list[int], trials: int, *, seed: int, on_trial: 
     Thresholds are multiples of the tightest bound, so that one search space fits contracts of any length.
     """
     default = Settings(DecayProfile(), PlannerConfig())
-    requests = {s: bench.requests(s) for s in seeds}
+    loads = {s: bench.load(s) for s in seeds}
     bounds = [c.deadline_ms or c.ttft_deadline_ms for c in bench.contracts.values()]
     tightest_ms = min((bound for bound in bounds if bound is not None), default=1000.0)
     tried: list[Settings] = []
@@ -36,7 +36,7 @@ def search(bench: Bench, seeds: list[int], trials: int, *, seed: int, on_trial: 
     def objective(trial: optuna.Trial) -> float:
         settings = default if trial.number == 0 else suggest(trial, tightest_ms)
         tried.append(settings)
-        score = fmean(bench.run(settings, requests[s], s).score for s in seeds)
+        score = fmean(bench.run(settings, loads[s], s).score for s in seeds)
         on_trial(score)
         return score
 

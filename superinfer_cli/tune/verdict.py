@@ -34,10 +34,10 @@ def judge(
     default: list[Score] = []
     tuned: list[Score] = []
     for seed in seeds:
-        requests = bench.requests(seed)
-        default.append(bench.run(search_default, requests, seed))
+        load = bench.load(seed)
+        default.append(bench.run(search_default, load, seed))
         on_run()
-        tuned.append(bench.run(best, requests, seed))
+        tuned.append(bench.run(best, load, seed))
         on_run()
     differences = [b.score - a.score for a, b in zip(default, tuned, strict=True)]
     return Verdict(default, tuned, fmean(differences), bootstrap_ci95(differences))

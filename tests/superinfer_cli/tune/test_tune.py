@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from superinfer.cli.bench.scenario import parse_scenario
+from superinfer.cli.bench.target import SimulationTarget
 from superinfer.cli.main import app
 from superinfer.cli.tune.evaluate import Bench, Settings, prepare, promised_share
 from superinfer.cli.tune.report import changes, profile_document, write_profile
@@ -19,7 +19,7 @@ from superinfer.cli.tune.verdict import Verdict, bootstrap_ci95, judge
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.contracts.errors import UsageError
 from superinfer.profiler.latency_model import LatencyModel
-from superinfer.scheduler.config import SchedulerConfig
+from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.decay import DecayProfile, load_decay_profile
 from superinfer.scheduler.policies.planner_config import PlannerConfig, planner_from_mapping
 from superinfer.scheduler.policies.registry import make_policy
@@ -51,7 +51,20 @@ def model() -> LatencyModel:
 
 @pytest.fixture
 def bench(model: LatencyModel) -> Bench:
-    return prepare(parse_scenario(SCENARIO, "small.yaml"), SimpleNamespace(latency_model=model), SchedulerConfig())
+    target = SimulationTarget(
+        model="small",
+        device="simulated",
+        dtype="float32",
+        latency_model=model,
+        domains=[DomainSpec("0", 4096)],
+        limits=SchedulerConfig(),
+        sigma=model.log_sigma,
+        block_copy_s=0.0,
+        restart_s=1.0,
+        max_position=None,
+        origin={},
+    )
+    return prepare(parse_scenario(SCENARIO, "small.yaml"), target)
 
 
 DEFAULT = Settings(DecayProfile(), PlannerConfig())
@@ -62,17 +75,17 @@ def test_the_default_is_the_first_trial_and_the_best_is_no_worse(bench: Bench) -
     found = search(bench, [1, 2], 4, seed=0, on_trial=seen.append)
     assert found.scores == seen
     assert len(found.scores) == 4
-    requests = {seed: bench.requests(seed) for seed in (1, 2)}
-    by_hand = sum(bench.run(DEFAULT, requests[seed], seed).score for seed in (1, 2)) / 2
+    loads = {seed: bench.load(seed) for seed in (1, 2)}
+    by_hand = sum(bench.run(DEFAULT, loads[seed], seed).score for seed in (1, 2)) / 2
     assert found.scores[0] == pytest.approx(by_hand)
     assert max(found.scores) >= found.scores[0]
 
 
 def test_a_run_scores_the_share_of_bounded_requests_that_met_their_contract(bench: Bench) -> None:
-    requests = bench.requests(1)
-    score = bench.run(DEFAULT, requests, 1)
+    load = bench.load(1)
+    score = bench.run(DEFAULT, load, 1)
     assert set(score.attainment) == {"triage", "report"}
-    offered = {name: sum(r.contract_id == name for r in requests) for name in score.attainment}
+    offered = {name: sum(r.contract_id == name for r in load.requests()) for name in score.attainment}
     met = sum(score.attainment[name] * offered[name] for name in offered)
     assert score.total == pytest.approx(met / sum(offered.values()))
     assert score.score <= score.total
@@ -84,7 +97,7 @@ def test_settings_that_leave_triage_nothing_meet_less_of_it(bench: Bench) -> Non
     )
 
     def triage_met(settings: Settings) -> float:
-        return sum(bench.run(settings, bench.requests(seed), seed).attainment["triage"] for seed in range(6))
+        return sum(bench.run(settings, bench.load(seed), seed).attainment["triage"] for seed in range(6))
 
     assert triage_met(reckless) < triage_met(DEFAULT) - 0.1
 
@@ -152,6 +165,19 @@ def test_the_command_writes_profile_and_picture_and_says_that_it_simulated(tmp_p
     assert written["tuned"]["held_out_difference"] == verdict["held_out_difference"]
     load_decay_profile(out)
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_cluster_is_tuned_for_by_its_topology(tmp_path: Path) -> None:
+    out = tmp_path / "profile.yaml"
+    arguments = ["tune", "cluster-mixed", "--topology", "h100-4x8", "--requests", "200"]
+    result = CliRunner().invoke(app, [*arguments, "--trials", "2", "--seeds", "1", "--out", str(out), "--json"])
+    assert result.exit_code == 0, result.output
+    verdict = json.loads(result.stdout)
+    assert verdict["model"] == "llama-3-70b"
+    assert "H100" in verdict["device"]
+    assert verdict["rate_rps"] > 10.0
+    load_decay_profile(out)
 
 
 @pytest.mark.parametrize(("name", "problem"), [("", "is a folder"), ("file/profile.yaml", "cannot be written")])
