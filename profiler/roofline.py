@@ -17,7 +17,12 @@ from superinfer.contracts.errors import UsageError
 from superinfer.profiler.architecture import ModelArchitecture
 from superinfer.profiler.data_sheet import DataSheet
 from superinfer.profiler.latency_model import LatencyModel
-from superinfer.profiler.static import BYTES_PER_ELEMENT, kv_bytes_per_token, step_read_bytes
+from superinfer.profiler.static import (
+    BYTES_PER_ELEMENT,
+    activation_bytes_per_element,
+    kv_bytes_per_token,
+    step_read_bytes,
+)
 
 TOKEN_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
 """Where the linear layers are predicted; between, and beyond the last, the model interpolates."""
@@ -69,11 +74,11 @@ def roofline_model(
     if a.heads % tensor_parallel:
         raise UsageError(f"tensor_parallel {tensor_parallel}: must divide the model's {a.heads} attention heads")
     link = (link_gb_per_s or sheet.device_link_gb_per_s or sheet.host_link_gb_per_s) * 1e9 * e.link
-    peak = sheet.bf16_tflops * 1e12 * tensor_parallel / (BYTES_PER_ELEMENT[dtype] / 2)
+    peak = sheet.peak_tflops(dtype) * 1e12 * tensor_parallel
     reads = sheet.bandwidth_gb_per_s * 1e9 * tensor_parallel * e.bandwidth
-    kv_reads = reads * min(a.kv_heads, tensor_parallel) / tensor_parallel
+    kv_reads = reads * min(a.divisible_kv_heads, tensor_parallel) / tensor_parallel
     kv_bytes = kv_bytes_per_token(a, dtype)
-    activation_bytes = a.hidden_size * BYTES_PER_ELEMENT[dtype]
+    activation_bytes = a.hidden_size * activation_bytes_per_element(dtype)
     all_reduces = 2 * a.layers if tensor_parallel > 1 else 0
     sent_share = 2.0 * (tensor_parallel - 1) / tensor_parallel
 
@@ -89,7 +94,7 @@ def roofline_model(
         linear_points=[(float(tokens), linear_s(tokens)) for tokens in TOKEN_COUNTS],
         decode_context_s=kv_bytes / kv_reads,
         decode_s=kv_bytes / kv_reads,
-        prefill_pair_s=4.0 * a.layers * a.query_size / (peak * e.attention_flops),
+        prefill_pair_s=a.layers * a.prefill_pair_flops / (peak * e.attention_flops),
         chunk_s=e.chunk_s,
         row_s=2.0 * a.head_weights / (peak * e.prefill_flops),
         residual_quantiles={0.5: 1.0, 0.9: math.exp(Z90 * sigma), 0.99: math.exp(Z99 * sigma)},
@@ -109,7 +114,7 @@ def kv_token_capacity(
     usable = sheet.memory_gb * 1e9 * tensor_parallel * e.memory_share
     weights = architecture.parameters * BYTES_PER_ELEMENT[dtype]
     # Devices beyond the number of key/value heads hold copies of them.
-    copies = max(tensor_parallel / architecture.kv_heads, 1.0)
+    copies = max(tensor_parallel / architecture.divisible_kv_heads, 1.0)
     tokens = int((usable - weights) / (kv_bytes_per_token(architecture, dtype) * copies))
     if tokens < 1:
         raise UsageError(

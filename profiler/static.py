@@ -13,8 +13,13 @@ import msgspec
 from superinfer.profiler.architecture import ModelArchitecture
 from superinfer.profiler.latency_model import StepShape
 
-BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
+BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "int8": 1}
+"""Bytes of a weight and of a KV cache element, the same for both."""
+
 TENSOR_PARALLEL_DEGREES = (2, 4, 8)
+MIXTURE_BATCHES = (1, 8, 32, 128)
+MEMORY_CONTEXTS = (2_048, 8_192, 32_768, 131_072)
+MEMORY_BATCHES = (1, 8, 32, 128)
 
 
 class ComputeDensity(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,12 +44,31 @@ class BandwidthSensitivity(msgspec.Struct, frozen=True, kw_only=True):
     decode_flops_per_byte: float
 
 
+class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of weights and KV cache together for `batch` sequences of `context` tokens each."""
+
+    context: int
+    batch: int
+    total_bytes: float
+
+
 class MemoryPattern(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model occupies: weights, and KV cache per token; `max_position` is the longest context."""
+    """What the model occupies: weights, and KV cache per token; `max_position` is the longest context.
+
+    Where layers have a sliding window, tokens behind it are not kept: `needs` counts that.
+    """
 
     weight_bytes: int
     kv_bytes_per_token: int
     max_position: int | None
+    needs: list[MemoryNeed] = []
+
+
+class TouchedExperts(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts of a layer that a step of `tokens` is expected to read, with even and independent routing."""
+
+    tokens: int
+    experts: float
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,43 +92,55 @@ class StaticFeatures(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: BandwidthSensitivity
     memory: MemoryPattern
     communication: list[Communication]
+    touched_experts: list[TouchedExperts] = []
 
 
 def prefill_flops(architecture: ModelArchitecture, tokens: int) -> float:
     """FLOPs of one forward pass over a prompt of `tokens`, with the head at every position."""
     a = architecture
     linear = 2.0 * tokens * (a.linear_weights_per_token + a.head_weights)
-    return linear + _attention_flops(a, tokens, tokens)
+    return linear + a.layers * a.prefill_pair_flops * tokens * tokens
 
 
 def decode_flops(architecture: ModelArchitecture, context: int) -> float:
     """FLOPs of one decoded token with `context` tokens before it."""
     a = architecture
     keys = a.visible_keys(context + 1)
-    return 2.0 * (a.linear_weights_per_token + a.head_weights) + _attention_flops(a, 1, keys)
+    return 2.0 * (a.linear_weights_per_token + a.head_weights) + a.layers * a.decode_pair_flops * keys
 
 
 def step_flops(architecture: ModelArchitecture, shape: StepShape) -> float:
     """FLOPs that an engine step needs: causal (query, key) pairs alone, the head for the sampled rows alone."""
     a = architecture
     linear = 2.0 * shape.tokens * a.linear_weights_per_token + 2.0 * shape.rows * a.head_weights
-    pairs = shape.prefill_pairs + shape.decode_context + shape.decodes
-    return linear + _attention_flops(a, 1, pairs)
+    decode_pairs = shape.decode_context + shape.decodes
+    attention = a.prefill_pair_flops * shape.prefill_pairs + a.decode_pair_flops * decode_pairs
+    return linear + a.layers * attention
 
 
 def kv_bytes_per_token(architecture: ModelArchitecture, dtype: str) -> int:
     """KV cache bytes of one token in all layers."""
-    return 2 * architecture.layers * architecture.kv_size * BYTES_PER_ELEMENT[dtype]
+    return architecture.layers * architecture.cached_elements * BYTES_PER_ELEMENT[dtype]
 
 
-def step_read_bytes(architecture: ModelArchitecture, dtype: str, *, tokens: int, context: int) -> float:
+def activation_bytes_per_element(dtype: str) -> int:
+    """Bytes of an activation that devices send each other: 8-bit models keep them in 16 bits."""
+    return max(2, BYTES_PER_ELEMENT[dtype])
+
+
+def memory_bytes(architecture: ModelArchitecture, dtype: str, *, context: int, batch: int) -> float:
+    """Bytes of the weights and of the KV cache of `batch` sequences of `context` tokens."""
+    weights = architecture.parameters * BYTES_PER_ELEMENT[dtype]
+    return weights + batch * architecture.visible_keys(context) * kv_bytes_per_token(architecture, dtype)
+
+
+def step_read_bytes(architecture: ModelArchitecture, dtype: str, *, tokens: int, context: float) -> float:
     """Bytes that a step of `tokens` must read at least: weights once, embedding rows, `context` tokens of KV.
 
     Of a mixture of experts, the expected number of experts that at least one of the tokens is routed to.
     """
     a = architecture
-    touched = a.experts * (1.0 - (1.0 - a.experts_per_token / a.experts) ** tokens)
-    untouched_weights = a.layers * (a.experts - touched) * a.expert_weights
+    untouched_weights = a.mixture_layers * (a.experts - a.touched_experts(tokens)) * a.expert_weights
     unread_embedding = 0 if a.tied_embeddings else a.head_weights
     weights = a.parameters - untouched_weights - unread_embedding + tokens * a.hidden_size
     return weights * BYTES_PER_ELEMENT[dtype] + context * kv_bytes_per_token(a, dtype)
@@ -146,22 +182,32 @@ def static_features(
             weight_bytes=a.parameters * element_bytes,
             kv_bytes_per_token=kv_bytes,
             max_position=a.max_position,
+            needs=[
+                MemoryNeed(
+                    context=context, batch=batch, total_bytes=memory_bytes(a, dtype, context=context, batch=batch)
+                )
+                for context in MEMORY_CONTEXTS
+                if context <= (a.max_position or context)
+                for batch in MEMORY_BATCHES
+            ],
         ),
         communication=[
-            _communication(a, element_bytes, degree, prefill_per_token) for degree in TENSOR_PARALLEL_DEGREES
+            _communication(a, activation_bytes_per_element(dtype), degree, prefill_per_token)
+            for degree in TENSOR_PARALLEL_DEGREES
         ],
+        touched_experts=[TouchedExperts(tokens=tokens, experts=a.touched_experts(tokens)) for tokens in MIXTURE_BATCHES]
+        if a.experts > 1
+        else [],
     )
-
-
-def _attention_flops(a: ModelArchitecture, queries: int, keys: float) -> float:
-    return 4.0 * a.layers * a.query_size * queries * keys
 
 
 def _communication(a: ModelArchitecture, element_bytes: int, degree: int, flops_per_token: float) -> Communication:
     remote_share = (degree - 1) / degree
     activation_bytes = a.hidden_size * element_bytes
     all_reduce = 2 * a.layers * activation_bytes * 2 * remote_share
-    all_to_all = 2 * a.layers * a.experts_per_token * activation_bytes * remote_share if a.experts > 1 else 0.0
+    all_to_all = 0.0
+    if a.experts > 1:
+        all_to_all = 2 * a.mixture_layers * a.experts_per_token * activation_bytes * remote_share
     return Communication(
         degree=degree,
         all_reduce_bytes_per_token=all_reduce,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,37 +15,83 @@ if TYPE_CHECKING:
 
     from superinfer.executor.config import DType
     from superinfer.executor.models.source import ModelSource
-    from superinfer.profiler.architecture import ModelArchitecture
-    from superinfer.profiler.static import StaticFeatures
     from superinfer.profiler.store import ModelProfile
 
 DTYPES: tuple[DType, ...] = ("auto", "float32", "bfloat16")
 BUSY_SHARE = 0.1
-STATIC_SCHEMA = "superinfer.static-profile/1"
 
 
 def profile(
-    model: Annotated[str, typer.Argument(help="Known model name, local directory, config.json or hub id.")],
-    static_only: Annotated[
-        bool, typer.Option("--static-only", help="From the config alone: no weights, nothing is run.")
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="Known model name, local directory, config.json or hub id; with --static also a name of the feature "
+            "library, an ONNX graph or a Triton config.pbtxt."
+        ),
+    ] = None,
+    static: Annotated[
+        bool, typer.Option("--static", "--static-only", help="From its shapes alone: no weights, nothing is run.")
     ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(help="With --static: predict its times on this device type (A100-SXM4-80GB, …), or on cpu."),
+    ] = None,
+    tensor_parallel: Annotated[int, typer.Option(min=1, max=1024, help="With --device: devices together.")] = 1,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="With --static: prompt that the arithmetic is counted for.")
+    ] = 512,
+    context: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="With --static: tokens before a decoded one.")
+    ] = 512,
+    list_models: Annotated[bool, typer.Option("--list", help="Show the feature library.")] = False,
+    compare: Annotated[
+        tuple[str, str] | None, typer.Option(help="Two models, of whatever kind --static takes, side by side.")
+    ] = None,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Measure with random weights, from the config.")
     ] = False,
     dtype: Annotated[
-        str, typer.Option(help="auto, float32 or bfloat16; auto is what a worker takes on this CPU.")
+        str,
+        typer.Option(
+            help="auto, float32 or bfloat16; auto is what a worker takes on this CPU. With --static also float16, "
+            "float8 and int8; auto is what the weights are stored in."
+        ),
     ] = "auto",
     time_budget: Annotated[
         float, typer.Option(help="Seconds for the measurement, loading the model not counted.")
     ] = 75.0,
-    out_file: Annotated[Path | None, typer.Option("--out", help="Feature file. Default: the profile cache.")] = None,
+    out_file: Annotated[
+        Path | None,
+        typer.Option("--out", help="Feature file, a picture beside it. Default: the profile cache; none for --static."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the features as JSON, nothing else.")] = False,
 ) -> None:
     """Print a model's four dimensions, measure it here, write its feature file and a picture beside it."""
-    checked_dtype = _checked_dtype(dtype)
-    _check_options(static_only, random_weights, time_budget, out_file)
-    if static_only:
-        _profile_static(model, checked_dtype, out_file, as_json=as_json)
+    from superinfer.cli.profile_static import STATIC_DTYPES, compare_models, list_library, profile_static
+    from superinfer.contracts.errors import UsageError
+
+    is_static = static or compare is not None
+    checked_dtype = _checked_dtype(dtype, STATIC_DTYPES if is_static else DTYPES)
+    _check_options(is_static, random_weights, time_budget, out_file)
+    if device is not None and not static:
+        raise UsageError(f"--device {device}: is a prediction; it needs --static")
+    if list_models:
+        list_library(as_json=as_json)
+    elif compare is not None:
+        compare_models(*compare, dtype, as_json=as_json)
+    elif model is None:
+        raise UsageError("MODEL is missing: a name, a directory, a config.json or a hub id; --list shows ready models")
+    elif static:
+        profile_static(
+            model,
+            dtype,
+            device=device,
+            tensor_parallel=tensor_parallel,
+            prefill_tokens=prompt_tokens,
+            decode_context=context,
+            out_file=out_file,
+            as_json=as_json,
+        )
     else:
         _profile_measured(
             model,
@@ -130,7 +177,8 @@ def _profile_measured(
     as_json: bool,
 ) -> None:
     from superinfer.cli.profile_picture import draw_profile
-    from superinfer.cli.profile_tables import measured_tables, static_tables
+    from superinfer.cli.profile_tables import measured_tables
+    from superinfer.cli.static_tables import static_tables
     from superinfer.executor.profile_model import THREADS, resolve_dtype
     from superinfer.profiler.architecture import load_architecture
     from superinfer.profiler.device import device_name
@@ -166,41 +214,6 @@ def _log_path(path: Path) -> Path:
     return path.with_suffix(".partial.jsonl")
 
 
-def _profile_static(model: str, dtype: DType, out_file: Path | None, *, as_json: bool) -> None:
-    from superinfer.cli.profile_tables import static_tables
-    from superinfer.profiler.architecture import load_architecture, stored_dtype
-    from superinfer.profiler.static import static_features
-
-    path = Path(model).expanduser()
-    directory = path if path.is_file() or path.is_dir() else _resolve(model).directory
-    architecture = load_architecture(directory)
-    resolved = stored_dtype(directory) if dtype == "auto" else dtype
-    features = static_features(architecture, resolved)
-    name = path.resolve().parent.name if path.is_file() else Path(model).name
-    record = _static_record(name, resolved, architecture, features)
-    if out_file is not None:
-        import msgspec
-
-        text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-        _write(out_file, lambda: out_file.write_bytes(text))
-        err.print(f"written: {out_file}", markup=False, highlight=False, soft_wrap=True)
-    if as_json:
-        _print_json(record)
-    else:
-        out.print(f"{name} ({architecture.model_type}), {resolved}", markup=False, highlight=False)
-        out.print(static_tables(features))
-
-
-def _static_record(name: str, dtype: str, architecture: ModelArchitecture, features: StaticFeatures) -> dict[str, Any]:
-    return {
-        "schema": STATIC_SCHEMA,
-        "model": name,
-        "dtype": dtype,
-        "architecture": architecture,
-        "static": features,
-    }
-
-
 def _print_json(value: object) -> None:
     import msgspec
 
@@ -219,20 +232,19 @@ def _resolve(model: str) -> ModelSource:
         return resolve_model(model, progress=report)
 
 
-def _checked_dtype(dtype: str) -> DType:
+def _checked_dtype(dtype: str, accepted: Sequence[str]) -> Any:
     from superinfer.contracts.errors import UsageError
 
-    for accepted in DTYPES:
-        if dtype == accepted:
-            return accepted
-    raise UsageError(f"--dtype {dtype!r} is not known; accepted: {', '.join(DTYPES)}")
+    if dtype not in accepted:
+        raise UsageError(f"--dtype {dtype!r} is not known; accepted: {', '.join(accepted)}")
+    return dtype
 
 
 def _check_options(static_only: bool, random_weights: bool, time_budget: float, out_file: Path | None) -> None:
     from superinfer.contracts.errors import UsageError
 
     if static_only and random_weights:
-        raise UsageError("--static-only runs no model, so --random-weights has no meaning with it")
+        raise UsageError("--static runs no model, so --random-weights has no meaning with it")
     if not 0.0 < time_budget <= 3600.0:
         raise UsageError(f"--time-budget {time_budget:g}: between 0 and 3600 seconds is accepted")
     if out_file is not None and out_file.suffix != ".json":

@@ -46,6 +46,18 @@ def resolve(repo_id: str, progress: Progress) -> ModelSource:
     return ModelSource(name=repo_id, directory=source.directory, has_weights=source.has_weights)
 
 
+def resolve_config(repo_id: str) -> Path:
+    """Fetch the config of `repo_id` alone, for an analysis that needs no weights; the directory that holds it."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(repo_id, "config.json", etag_timeout=METADATA_TIMEOUT_S)).parent
+    except Exception as error:
+        raise ModelError(
+            f"model {repo_id} is no directory here and the Hugging Face hub did not give its config: {_reason(error)}"
+        ) from None
+
+
 def _reason(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:300] or type(error).__name__

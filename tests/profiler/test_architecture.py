@@ -24,6 +24,18 @@ TINY: dict[str, Any] = {
     "intermediate_size": 128,
 }
 
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+    "n_routed_experts": 4,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"head_dim": 32, "sliding_window": 128},
@@ -31,7 +43,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 32},
     "phi3": {"pad_token_id": 0},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 96,
+    },
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 32},
+    "deepseek_v2": {**LATENT, "q_lora_rank": None, "first_k_dense_replace": 1},
+    "deepseek_v3": {**LATENT, "q_lora_rank": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
 }
+OWN_CODE = ("phi3small",)
+"""Families whose model comes with its checkpoint and not with transformers."""
 
 
 @pytest.mark.parametrize(
@@ -40,6 +63,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         *FAMILIES.items(),
         ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
         ("qwen3", {"attention_bias": True}),
+        ("qwen3_moe", {**FAMILIES["qwen3_moe"], "num_hidden_layers": 4, "decoder_sparse_step": 2}),
+        ("qwen2_moe", {**FAMILIES["qwen2_moe"], "mlp_only_layers": [1], "qkv_bias": False}),
+        ("deepseek_v3", {**FAMILIES["deepseek_v3"], "attention_bias": True}),
     ],
 )
 def test_parameters_equal_those_of_the_transformers_model(model_type: str, extra: dict[str, Any]) -> None:
@@ -53,10 +79,13 @@ def test_parameters_equal_those_of_the_transformers_model(model_type: str, extra
 
 
 def test_every_supported_family_is_compared_with_transformers() -> None:
-    assert tuple(sorted(FAMILIES)) == SUPPORTED_MODEL_TYPES
+    assert tuple(sorted((*FAMILIES, *OWN_CODE))) == SUPPORTED_MODEL_TYPES
 
 
-@pytest.mark.parametrize("model_type", SUPPORTED_MODEL_TYPES)
+LATENT_FAMILIES = ("deepseek_v2", "deepseek_v3")
+
+
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in LATENT_FAMILIES])
 def test_fields_left_out_take_the_defaults_of_the_family(model_type: str) -> None:
     transformers = pytest.importorskip("transformers")
     config = {**TINY, "num_attention_heads": 32, "hidden_size": 1024, "model_type": model_type}
@@ -100,8 +129,11 @@ def test_a_window_counts_only_where_the_model_uses_it() -> None:
     config = {**TINY, "sliding_window": 100}
     assert architecture_from_config({**config, "model_type": "mistral"}).visible_keys(5000) == 100
     assert architecture_from_config({**config, "model_type": "qwen2"}).visible_keys(5000) == 5000
-    qwen = architecture_from_config({**config, "model_type": "qwen2", "use_sliding_window": True})
-    assert qwen.visible_keys(5000) == 100
+    uses = {**config, "model_type": "qwen2", "use_sliding_window": True}
+    assert architecture_from_config(uses).visible_keys(5000) == 5000  # from layer 28 on
+    assert architecture_from_config({**uses, "max_window_layers": 0}).visible_keys(5000) == 100
+    assert architecture_from_config({**uses, "max_window_layers": 1}).visible_keys(5000) == (100 + 5000) / 2
+    assert architecture_from_config({**uses, "max_window_layers": 1}).visible_keys(60) == 60
 
 
 def test_a_directory_and_its_config_file_load_alike(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from superinfer.profiler.latency_model import StepShape
 from superinfer.profiler.static import (
     decode_flops,
     kv_bytes_per_token,
+    memory_bytes,
     prefill_flops,
     static_features,
     step_flops,
@@ -172,3 +173,75 @@ def test_communication_grows_with_the_degree_and_only_mixtures_exchange_experts(
     assert all(c.all_to_all_bytes_per_token == 0 for c in dense)
     # Dispatch and combine of two experts a layer, half of them on the other device.
     assert mixture[0].all_to_all_bytes_per_token == 2 * 2 * 2 * 64 * 2 / 2
+
+
+LATENT: dict[str, Any] = {
+    "q_lora_rank": 48,
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+}
+
+
+def test_latent_attention_caches_one_vector_for_all_heads() -> None:
+    latent = tiny("deepseek_v3", **LATENT)
+    assert kv_bytes_per_token(latent, "bfloat16") == 2 * (24 + 8) * 2
+    # A decode works on that vector itself, a prefill on the heads' own keys and values.
+    assert decode_flops(latent, 101) - decode_flops(latent, 100) == 2 * 4 * 2 * (24 + 8 + 24)
+    more = prefill_flops(latent, 65) / 65 - prefill_flops(latent, 64) / 64
+    assert more == pytest.approx(2 * 4 * 2 * (16 + 8 + 12))
+
+
+def test_deepseek_v3_gives_its_published_figures() -> None:
+    published: dict[str, Any] = {
+        "model_type": "deepseek_v3",
+        "vocab_size": 129280,
+        "hidden_size": 7168,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "first_k_dense_replace": 3,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128,
+        "v_head_dim": 128,
+    }
+    model = architecture_from_config(published)
+    assert model.parameters / 1e9 == pytest.approx(671, rel=1e-3)
+    assert model.active_parameters / 1e9 == pytest.approx(37, rel=0.02)
+    assert kv_bytes_per_token(model, "bfloat16") == 61 * 576 * 2
+
+
+def test_tokens_behind_a_sliding_window_are_neither_kept_nor_read() -> None:
+    windowed, full = tiny("mistral", sliding_window=100), tiny("mistral")
+    assert memory_bytes(windowed, "bfloat16", context=5000, batch=3) == memory_bytes(
+        full, "bfloat16", context=100, batch=3
+    )
+    assert decode_flops(windowed, 5000) == decode_flops(windowed, 99) == decode_flops(full, 99)
+
+
+@given(first=st.integers(1, 200), more=st.integers(1, 200))
+def test_larger_batches_touch_more_experts_up_to_all(first: int, more: int) -> None:
+    mixture = tiny("mixtral", num_local_experts=8, num_experts_per_tok=2)
+    assert mixture.touched_experts(1) == pytest.approx(2)
+    assert mixture.touched_experts(first) < mixture.touched_experts(first + more) + 1e-9 <= 8 + 1e-9
+
+
+def test_memory_is_weights_and_the_kv_cache_of_every_sequence() -> None:
+    model = tiny(max_position_embeddings=8192)
+    needs = static_features(model, "bfloat16").memory.needs
+    assert {need.context for need in needs} == {2048, 8192}
+    for need in needs:
+        kv = need.batch * need.context * kv_bytes_per_token(model, "bfloat16")
+        assert need.total_bytes == 2 * model.parameters + kv

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from superinfer.cli.profile import ensure_profile, profile
 from superinfer.cli.profile_picture import draw_profile
-from superinfer.cli.profile_tables import quantity
+from superinfer.cli.static_tables import quantity
 from superinfer.contracts.errors import ModelError, SuperInferError, UsageError
 from superinfer.executor.models.source import ModelSource
 from superinfer.profiler.architecture import ModelArchitecture, load_architecture

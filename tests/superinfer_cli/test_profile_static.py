@@ -1,0 +1,91 @@
+"""`superinfer profile --static`, `--list` and `--compare`: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from superinfer.cli.main import app
+from superinfer.contracts.errors import SuperInferError
+from superinfer.profiler.known_architectures import known_models
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["profile", *arguments])
+
+
+def error_of(*arguments: str) -> str:
+    error = run(*arguments).exception
+    assert isinstance(error, SuperInferError), error
+    assert "\n" not in str(error)
+    return str(error)
+
+
+def test_list_shows_every_model_of_the_library() -> None:
+    result = run("--list")
+    assert result.exit_code == 0
+    assert all(name in result.stdout for name in known_models())
+    data = json.loads(run("--list", "--json").stdout)
+    assert [each["model"] for each in data] == list(known_models())
+
+
+def test_a_library_name_is_analysed_at_the_precision_asked_for() -> None:
+    result = run("llama-3-70b", "--static", "--dtype", "float8", "--json")
+    data = json.loads(result.stdout)
+    assert data["dtype"] == "float8"
+    assert data["static"]["memory"]["kv_bytes_per_token"] == 327_680 // 2
+    assert data["source"] == "https://huggingface.co/meta-llama/Meta-Llama-3-70B"
+
+
+def test_prompt_and_context_say_where_the_arithmetic_is_counted() -> None:
+    data = json.loads(run("llama-3-8b", "--static", "--json", "--prompt-tokens", "2048", "--context", "4096").stdout)
+    compute = data["static"]["compute"]
+    assert (compute["prefill_tokens"], compute["decode_context"]) == (2048, 4096)
+
+
+def test_a_device_is_predicted_and_said_to_be() -> None:
+    arguments = ("llama-3-70b", "--static", "--device", "H100-SXM5", "--tensor-parallel", "8")
+    result = run(*arguments)
+    for words in ("Predicted, not measured: 8 × H100-SXM5", "decode, batch 32", "memory", "https://"):
+        assert words in result.stdout
+    estimate = json.loads(run(*arguments, "--json").stdout)["estimate"]
+    assert estimate["kv_tokens"] > 100_000
+    assert all(phase["fits"] for phase in estimate["phases"])
+
+
+@pytest.mark.parametrize("device", [(), ("--device", "MI300X")])
+def test_out_writes_what_json_prints_and_a_picture(tmp_path: Path, device: tuple[str, ...]) -> None:
+    file = tmp_path / "mixtral.json"
+    result = run("mixtral-8x7b", "--static", "--json", "--out", str(file), *device)
+    assert json.loads(file.read_text()) == json.loads(result.stdout)
+    assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_written_profile_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "mixtral.json"
+    first = run("mixtral-8x7b", "--static", "--json", "--out", str(file))
+    assert json.loads(run(str(file), "--static", "--json").stdout) == json.loads(first.stdout)
+
+
+def test_two_models_are_compared_figure_by_figure() -> None:
+    result = run("--compare", "llama-3-8b", "llama-3-70b")
+    assert result.exit_code == 0
+    data = json.loads(run("--compare", "llama-3-8b", "llama-3-70b", "--json").stdout)
+    rows = {row["figure"]: row for row in data["rows"]}
+    assert rows["KV cache per token"]["values"] == [131_072, 327_680]
+    assert rows["KV cache per token"]["ratio"] == 2.5
+    for figure in rows:
+        assert figure.split(",")[0] in result.stdout
+
+
+def test_wrong_arguments_are_one_line_each() -> None:
+    assert "MODEL is missing" in error_of()
+    assert "it needs --static" in error_of("llama-3-8b", "--device", "H100-SXM5")
+    assert "accepted: cpu, H100-SXM5" in error_of("llama-3-8b", "--static", "--device", "H99")
+    assert "float8" in error_of("llama-3-8b", "--static", "--dtype", "int3")
+    assert "mixtral-8x22b" in error_of("llama-9", "--static")
+    assert "no such file" in error_of("none/config.json", "--static")
+    assert "one core" in error_of("llama-3-8b", "--static", "--device", "cpu", "--tensor-parallel", "2")
