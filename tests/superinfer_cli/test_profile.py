@@ -21,7 +21,6 @@ from superinfer.executor.models.source import ModelSource
 from superinfer.profiler.architecture import ModelArchitecture, load_architecture
 from superinfer.profiler.fit import fit_latency_model
 from superinfer.profiler.latency_model import StepShape
-from superinfer.profiler.sweep_points import ALL_POINTS
 from superinfer.profiler.static import static_features
 from superinfer.profiler.store import (
     DeviceFeatures,
@@ -31,6 +30,7 @@ from superinfer.profiler.store import (
     latency_constants,
     load_profile,
 )
+from superinfer.profiler.sweep_points import ALL_POINTS
 
 LLAMA_3_70B: dict[str, Any] = {
     "model_type": "llama",
