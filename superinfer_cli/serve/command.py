@@ -128,6 +128,7 @@ def serve(
         engine_config,
         find_model,
         note,
+        note_other_devices,
         note_unreserved,
         read_fault_map,
     )
@@ -174,6 +175,7 @@ def serve(
         profile = load_profile(Path(config.profile_path))
         latency_model = profile.latency_model
         note_unreserved(registry.list(), profile.device.memory_read_gb_per_s)
+        note_other_devices(registry.list(), profile.device.name)
         check_attainable(registry.list(), latency_model, allow=allow_unattainable)
         book = ContractBook(
             registry,

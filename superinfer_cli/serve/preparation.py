@@ -146,3 +146,16 @@ def note_unreserved(contracts: Iterable[SLOContract], bandwidth_gb_per_s: float 
                 f"contract {contract.service_id} reserves {wanted:g} GB/s; at most {most:.1f} GB/s of a domain can be, "
                 "so its requests will be refused"
             )
+
+
+def note_other_devices(contracts: Iterable[SLOContract], device: str) -> None:
+    """A note for each contract that asks for more devices, or another kind, than a domain of this server is."""
+    for contract in contracts:
+        wanted = contract.resources
+        if wanted.min_gpu_count > 1:
+            note(
+                f"contract {contract.service_id}: resource_constraints.min_gpu_count is {wanted.min_gpu_count}; a domain "
+                f"of this server is one worker on {device}, and its bounds are checked against that"
+            )
+        if wanted.preferred_gpu_type is not None and wanted.preferred_gpu_type.lower() not in device.lower():
+            note(f"contract {contract.service_id}: prefers {wanted.preferred_gpu_type}; this server has {device}")

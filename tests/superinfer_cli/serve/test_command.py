@@ -12,6 +12,7 @@ from superinfer.cli.serve.preparation import (
     check_attainable,
     check_scheduling,
     context_length,
+    note_other_devices,
     note_unreserved,
     read_fault_map,
 )
@@ -117,3 +118,17 @@ def test_bandwidth_that_cannot_be_kept_is_noted_at_the_start(capsys):
     assert "contract a reserves 10 GB/s; at most 9.0 GB/s" in capsys.readouterr().err
     note_unreserved([contract], None)
     assert "no memory bandwidth" in capsys.readouterr().err
+
+
+def test_devices_that_a_contract_asks_for_and_this_server_lacks_are_noted(capsys):
+    note_other_devices([SLOContract(service_id="a")], "AMD EPYC")
+    assert capsys.readouterr().err == ""
+    wanted = ResourceConstraints(min_gpu_count=2, preferred_gpu_type="H100-SXM5")
+    note_other_devices([SLOContract(service_id="b", resources=wanted)], "AMD EPYC")
+    said = capsys.readouterr().err
+    assert "contract b: resource_constraints.min_gpu_count is 2; a domain of this server is one worker" in said
+    assert "contract b: prefers H100-SXM5; this server has AMD EPYC" in said
+    note_other_devices(
+        [SLOContract(service_id="c", resources=ResourceConstraints(preferred_gpu_type="H100"))], "NVIDIA H100"
+    )
+    assert capsys.readouterr().err == ""
