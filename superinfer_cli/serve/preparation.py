@@ -154,8 +154,8 @@ def note_other_devices(contracts: Iterable[SLOContract], device: str) -> None:
         wanted = contract.resources
         if wanted.min_gpu_count > 1:
             note(
-                f"contract {contract.service_id}: resource_constraints.min_gpu_count is {wanted.min_gpu_count}; a domain "
-                f"of this server is one worker on {device}, and its bounds are checked against that"
+                f"contract {contract.service_id}: resource_constraints.min_gpu_count is {wanted.min_gpu_count}; a "
+                f"domain of this server is one worker on {device}, and its bounds are checked against that"
             )
         if wanted.preferred_gpu_type is not None and wanted.preferred_gpu_type.lower() not in device.lower():
             note(f"contract {contract.service_id}: prefers {wanted.preferred_gpu_type}; this server has {device}")
