@@ -51,11 +51,21 @@ NOBODY = -1
 """SEQUENCE_ID of a row that is free."""
 
 
+def int_cells(array: IntArray) -> MutableSequence[int]:
+    """A flat view of an array in which one cell is read and written at a third of the cost."""
+    return cast("MutableSequence[int]", array.reshape(-1).data)
+
+
+def float_cells(array: FloatArray) -> MutableSequence[float]:
+    """A flat view of an array in which one cell is read and written at a third of the cost."""
+    return cast("MutableSequence[float]", array.reshape(-1).data)
+
+
 class SequenceTable:
     """Rows are handed out and taken back; the tables double when they are full.
 
-    `counts` and `times` are the tables, `count_cells` and `time_cells` flat views of them in which one cell is read and
-    written at a third of the cost. `owners` is the sequence of each row. All are replaced when the tables grow.
+    `counts` and `times` are the tables, `count_cells` and `time_cells` flat views of them. `owners` is the sequence of
+    each row. All are replaced when the tables grow.
     """
 
     def __init__(self, rows: int = 64) -> None:
@@ -98,8 +108,7 @@ class SequenceTable:
         counts[:old], times[:old] = self.counts, self.times
         counts[old:, SEQUENCE_ID] = NOBODY
         self.counts, self.times = counts, times
-        self.count_cells = cast("MutableSequence[int]", counts.reshape(-1).data)
-        self.time_cells = cast("MutableSequence[float]", times.reshape(-1).data)
+        self.count_cells, self.time_cells = int_cells(counts), float_cells(times)
         self.owners.extend([None] * more)
         self._free.extend(range(old + more - 1, old - 1, -1))
 

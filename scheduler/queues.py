@@ -56,7 +56,7 @@ class WaitingQueues:
     def lapse(self, contract_id: str, now: float) -> None:
         """Those of the contract whose key is at most `now` lapse, for as long as they wait."""
         line = self._lines.get(contract_id)
-        if line is not None:
+        if line is not None and line.first_key() <= now:
             for sequence in line.pop_until(now):
                 self._lapsed[contract_id].push(sequence.arrival_s, sequence)
 

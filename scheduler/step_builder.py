@@ -24,6 +24,7 @@ from superinfer.scheduler.kernels import (
     STOP_ROTATED,
     STOP_ROTATED_PREFILL,
     STOP_SHORT,
+    Constants,
     largest_chunk,
     model_columns,
     next_prefill,
@@ -42,7 +43,7 @@ class Ground:
     queues: WaitingQueues
     model: LatencyModel
     config: SchedulerConfig
-    constants: FloatArray
+    constants: Constants
     points: FloatArray
     chosen: IntArray
     growing: IntArray
@@ -81,7 +82,7 @@ class StepBuilder:
         self.copies: list[tuple[int, int]] = []
         self.lent: list[int] = []
         self.has_preempted = False
-        self._stamp = ground.table.next_stamp()
+        self.stamp = ground.table.next_stamp()
         self._held_back: set[int] = set()
         self._rotated_in: set[int] = set()
         self._vacated_host_blocks: list[int] = []
@@ -123,7 +124,7 @@ class StepBuilder:
 
     def is_planned(self, sequence: SequenceState) -> bool:
         """Whether the sequence already has work in this step."""
-        return sequence.planned_in == self._stamp
+        return sequence.planned_in == self.stamp
 
     def step_s_with_decode(self, sequence: SequenceState) -> float:
         """Predicted time of the step if this sequence decoded in it too."""
@@ -187,7 +188,7 @@ class StepBuilder:
         sequence.computed = start + 1
         sequence.planned_outputs += 1
         sequence.in_flight += 1
-        sequence.planned_in = self._stamp
+        sequence.planned_in = self.stamp
         return True
 
     def decode_while_room(self, rows: IntArray, begin: int = 0) -> int:
@@ -217,7 +218,7 @@ class StepBuilder:
         """
         if self.tokens_left < 1:
             return len(rows)
-        return next_prefill(self.table.counts, rows, begin, self._stamp, entering)
+        return next_prefill(self.table.counts, rows, begin, self.stamp, entering)
 
     def count_running(self, rows: IntArray) -> int:
         """How many of these rows run."""
@@ -235,7 +236,7 @@ class StepBuilder:
             rows,
             begin,
             stops,
-            self._stamp,
+            self.stamp,
             ground.constants,
             ground.points,
             self.model.correction,
@@ -258,14 +259,19 @@ class StepBuilder:
         shape.decodes += planned
         shape.decode_context += context
         shape.rows += planned
-        if grown:
-            blocks = pool.take(grown)
-            assert blocks is not None
-            growing = self.table.sequences(ground.growing[:grown])
-            for sequence, block in zip(growing, blocks, strict=True):
-                sequence.blocks.append(block)
-                self.decode_blocks.append((sequence.sequence_id, block))
+        self.grow_decodes(grown)
         return position
+
+    def grow_decodes(self, count: int) -> None:
+        """A block for each of the first `count` rows in `ground.growing`, which decode and have counted it already."""
+        if not count:
+            return
+        blocks = self.domain.device_blocks.take(count)
+        assert blocks is not None
+        growing = self.table.sequences(self.ground.growing[:count])
+        for sequence, block in zip(growing, blocks, strict=True):
+            sequence.blocks.append(block)
+            self.decode_blocks.append((sequence.sequence_id, block))
 
     def prefill(self, sequence: SequenceState, count: int) -> int:
         """Prefill up to `count` tokens of a waiting or running sequence; returns how many went in."""
@@ -288,7 +294,7 @@ class StepBuilder:
             SequenceStep(sequence_id=sequence.sequence_id, start=sequence.computed, count=count, new_blocks=blocks)
         )
         self.prefills.append(sequence)
-        sequence.planned_in = self._stamp
+        sequence.planned_in = self.stamp
         sequence.in_flight += 1
         samples = count >= sequence.prefill_left
         self.shape.add_prefill(sequence.computed, count, samples=samples)
@@ -300,7 +306,7 @@ class StepBuilder:
         """Give these no work in this step; they may be preempted all the same."""
         for sequence in sequences:
             self._held_back.add(sequence.sequence_id)
-            sequence.planned_in = self._stamp
+            sequence.planned_in = self.stamp
 
     def preempt(self, sequence: SequenceState) -> bool:
         """Take a running sequence's blocks: rotate it out, or where host memory is full let it be computed anew.

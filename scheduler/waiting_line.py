@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -61,6 +62,13 @@ class WaitingLine:
         """The first sequence, or None."""
         entries = self._first(1)
         return entries[0][2] if entries else None
+
+    def first_key(self) -> float:
+        """The key of the first sequence; infinite without any."""
+        front = self._front
+        if not front and not self._first(1):
+            return math.inf
+        return front[0][0]
 
     def pop_until(self, key: float) -> Iterator[SequenceState]:
         """Take out, one after the other, those whose key is at most `key`."""

@@ -21,34 +21,19 @@ import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.scheduler.ageing import Ageing
-from superinfer.scheduler.columns import CONTRACT, DEADLINE_S, SEQUENCE_ID, IntArray
+from superinfer.scheduler.columns import CONTRACT, DEADLINE_S, SEQUENCE_ID
 from superinfer.scheduler.decay import DecayProfile
-from superinfer.scheduler.kernels import model_columns
-from superinfer.scheduler.moore_hodgson import split_feasible
-from superinfer.scheduler.policies.allowance import Allowance, Reserve
 from superinfer.scheduler.policies.best_effort import BestEffortTurns
-from superinfer.scheduler.policies.plan_times import PlanTimes, Ranked
 from superinfer.scheduler.policies.planner_config import PlannerConfig
-from superinfer.scheduler.policies.slack_kernels import (
-    deadline_jobs,
-    decay_columns,
-    highest_level,
-    needed_pace_s,
-    rows_of_level,
-)
+from superinfer.scheduler.policies.slack_step import SlackStep
+from superinfer.scheduler.policies.step_kernel import LEAST_CAP_STEPS
+from superinfer.scheduler.policies.step_state import DONE, MAY_PREFILL, MAY_RETURN, NEEDS_ROOM
 from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.slack import remaining_s, slack_s
 from superinfer.scheduler.step_builder import StepBuilder
 
 BEST_EFFORT_DEADLINE_S = 1e9
-PATIENCE = 0.3
-"""Share of its allowed time that a less urgent request's slack must exceed for its prefill to wait for a good chunk."""
-LEAST_CAP_STEPS = 2.0
-"""The step cap is at least as long as this many steps of one decode."""
-LOOSE_SHARE = 0.75
-"""Share of the sequences a domain may run beyond which less urgent ones do not enter: requests that were given up hold
-their KV, and must not keep urgent ones out."""
 
 
 class SlackPolicy:
@@ -69,9 +54,7 @@ class SlackPolicy:
         self.planner = planner or PlannerConfig()
         self._classes = UrgencyClasses(model, self.planner.class_ratio)
         self._turns = BestEffortTurns(ageing)
-        self._efficient_chunk = model.efficient_chunk
-        self._costs = model_columns(model)
-        self._decay_columns = decay_columns(self.decay)
+        self._step = SlackStep(model, self.decay, self.planner, self._classes)
 
     def waiting_key(self, sequence: SequenceState) -> float:
         """Critical time: when effective slack reaches zero if the sequence goes on waiting."""
@@ -93,31 +76,29 @@ class SlackPolicy:
         """Nothing to learn."""
 
     def compose(self, builder: StepBuilder) -> None:
-        """Fill the step class by class."""
-        times = PlanTimes(builder, self.model, self._costs, self._decay_columns)
-        allowed, urgent = Allowance(), list[IntArray]()
-        for level in range(self._classes.count):
-            live, lost = self._members(builder, times, level)
-            cap_s, tokens = math.inf, builder.shape.tokens
-            if allowed.even_s < math.inf:
-                self._serve_within(builder, live, allowed, min_chunk=self._efficient_chunk)
-            elif level > 0:
-                cap_s = self._idle_cap_s(builder.now, level)
-                self._serve_within(builder, live, Allowance(cap_s, cap_s), min_chunk=1)
+        """Fill the step class by class: the order is the compiled loop's, what it stops at is done here."""
+        step = self._step
+        step.begin(builder)
+        victims: list[int] | None = None
+        is_starved = False
+        while (stop := step.go_on()) != DONE:
+            if stop == MAY_PREFILL:
+                step.went_in = builder.prefill(step.stopped_at, step.chunk) > 0
+            elif stop == MAY_RETURN:
+                self._decode_within(builder, step.stopped_at, step.limit_s)
+            elif stop == NEEDS_ROOM:
+                if victims is None and step.may_ask:
+                    victims = self._less_urgent(builder, step.level)
+                self._serve_first(builder, step.stopped_at, victims or [])
+                step.may_ask = bool(victims)
+                step.look_again()
             else:
-                self._serve_first(builder, times, live, level)
-            reserve = Reserve(
-                self.planner.reserve_alpha * self._load_share(builder, level),
-                self.planner.margin_share * self._classes.least_allowed_s,
-            )
-            allowed &= times.allowance(live.rows, reserve)
-            urgent.append(live.rows)
-            self._ride_along(builder, lost, min(allowed.even_s, cap_s))
-            if self._classes.is_best_effort(level):
-                is_starved = bool(len(live)) and builder.shape.tokens == tokens
-                self._take_turn(builder, times, live, urgent, is_starved=is_starved)
+                is_starved = True
+                self._take_turn(builder)
+        if self._classes.has_best_effort and not is_starved:
+            self._turns.served(builder.domain.domain_id)
         if not builder.steps:
-            self._serve_anything(builder, times)
+            self._serve_anything(builder)
 
     def decodes_all_s(self, sequences: list[SequenceState], last: StepShape, now: float) -> float:
         """For how long plans would decode all of these and nothing else, if they were alone and nobody came or ended;
@@ -140,21 +121,14 @@ class SlackPolicy:
         hopeless = (s.deadline_s - now <= 0.75 * remaining_s(s, self.model) for s in sequences)
         return math.inf if all(hopeless) else 0.0
 
-    def _take_turn(
-        self, builder: StepBuilder, times: PlanTimes, live: Ranked, urgent: list[IntArray], *, is_starved: bool
-    ) -> None:
+    def _take_turn(self, builder: StepBuilder) -> None:
         """Best effort that has been getting nothing for long: a token or a small chunk, within the slack there is."""
-        domain_id = builder.domain.domain_id
-
-        def spare_s() -> float:
-            return times.allowance(np.concatenate(urgent), Reserve()).whole_s - builder.step_s
-
-        claim_s = self._turns.claim_s(domain_id, builder.now, spare_s, is_starved=is_starved)
+        domain_id, step = builder.domain.domain_id, self._step
+        claim_s = self._turns.claim_s(domain_id, builder.now, step.spare_s, is_starved=True)
         if claim_s <= 0.0:
             return
         limit_s, tokens = builder.step_s + claim_s, builder.shape.tokens
-        for row in live.rows:
-            sequence = builder.owner(row)
+        for sequence in step.starved():
             if sequence.prefill_left:
                 if sequence.status is not Status.ROTATED:
                     count = min(builder.largest_prefill(sequence, limit_s), self._small_chunk(builder))
@@ -165,12 +139,10 @@ class SlackPolicy:
                 self._turns.took(domain_id)
                 return
 
-    def _serve_anything(self, builder: StepBuilder, times: PlanTimes) -> None:
+    def _serve_anything(self, builder: StepBuilder) -> None:
         """No limit was wide enough for any work: a device that idles helps nobody, so the first that can go, goes."""
         for level in range(self._classes.count):
-            live, lost = self._members(builder, times, level)
-            for row in (*live.rows, *lost.rows):
-                sequence = builder.owner(row)
+            for sequence in self._step.in_order(level):
                 self._decode_within(builder, sequence, math.inf)
                 if not builder.steps and sequence.status is not Status.ROTATED:
                     builder.prefill(sequence, self._small_chunk(builder))
@@ -196,108 +168,13 @@ class SlackPolicy:
         """A chunk small enough to end soon: a quarter of the token budget."""
         return max(builder.config.max_step_tokens // 4, 1)
 
-    def _members(self, builder: StepBuilder, times: PlanTimes, level: int) -> tuple[Ranked, Ranked]:
-        """The sequences of a class that this domain could serve, those with KV and the first that wait: those that can
-        make it, by urgency, and the lost ones.
-        """
-        domain = builder.domain
-        holders = domain.running.rows
-        if domain.rotated:
-            holders = np.concatenate((holders, domain.rotated.rows))
-        found = np.empty(len(holders), np.int64)
-        number = rows_of_level(builder.table.counts, holders, self._classes.level_column, level, found)
-        waiting = []
-        most = self.planner.loose_limit(builder.config.max_running)
-        for contract_id in self._classes.contracts(level):
-            builder.queues.lapse(contract_id, builder.now)
-            waiting.append(builder.queues.first_rows(contract_id, 4 * most))
-            waiting.append(builder.queues.first_lapsed_rows(contract_id, most))
-        return times.ranked(np.concatenate((found[:number], *waiting)))
-
-    def _serve_first(self, builder: StepBuilder, times: PlanTimes, live: Ranked, level: int) -> None:
-        """The most urgent class present: every decode, then prefills, looser work giving way where memory is short.
-
-        A prefill goes in whole unless it would cost a more critical request of the class its deadline.
-        """
-        victims: list[int] | None = None
-        may_ask = self._has_less_urgent(builder, level)
-        position = builder.decode_all(live.rows, ask_for_room=may_ask)
-        while position < len(live):
-            sequence = builder.owner(live.rows[position])
-            needed = builder.blocks_needed(sequence)
-            if may_ask and not self._has_room(builder, sequence, needed):
-                if victims is None:
-                    victims = self._less_urgent(builder, level)
-                while victims and not self._has_room(builder, sequence, needed):
-                    builder.preempt(builder.owner(victims.pop()))
-                may_ask = bool(victims)
-            if sequence.status is not Status.ROTATED or builder.rotate_in(sequence):
-                builder.decode(sequence)
-            position = builder.decode_all(live.rows, position + 1, ask_for_room=may_ask)
-        # Until the last prefill that can go in, each request limits those after it.
-        limit_s, begin = math.inf, 0
-        position = builder.next_prefill(live.rows, entering=builder.has_room)
-        while position < len(live):
-            limit_s = min(limit_s, times.allowance(live.rows[begin:position], Reserve()).even_s)
-            sequence = builder.owner(live.rows[position])
-            builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
-            begin, position = position, builder.next_prefill(live.rows, position + 1, entering=builder.has_room)
-
-    def _serve_within(self, builder: StepBuilder, live: Ranked, allowed: Allowance, *, min_chunk: int) -> None:
-        """Less urgent requests within what the urgent ones bear, least work left first: decodes, then a prefill chunk.
-
-        Both may spend a share of the slack at once: a decode brings a request that has already cost its prefill nearer
-        to its end, and large chunks use the device better than small ones. A chunk below `min_chunk` goes in only for
-        a request that cannot wait for a better moment, and none holds up the decodes of its peers for too long.
-        """
-        if not len(live):
-            return
-        ordered, kept = self._split(builder, live)
-        rows, slacks = ordered.rows, ordered.slacks_s
-        in_flight = builder.count_running(rows[:kept])
-        may_enter = (
-            in_flight < self.planner.loose_limit(builder.config.max_running)
-            and len(builder.domain.running) < LOOSE_SHARE * builder.config.max_running
-        )
-        self._decode_all_within(builder, rows, allowed.burst_s(builder.step_s, self.planner.burst_share))
-        limit_s = min(
-            allowed.burst_s(builder.step_s, self.planner.burst_share), self._peers_limit_s(builder, rows[:kept])
-        )
-        if builder.tokens_left < 1 or builder.least_step_s_with_prefill > limit_s:
-            return
-        position = builder.next_prefill(rows, entering=may_enter)
-        while position < len(rows):
-            sequence = builder.owner(rows[position])
-            count = builder.largest_prefill(sequence, limit_s)
-            can_wait = slacks[position] > PATIENCE * (sequence.deadline_s - sequence.arrival_s)
-            if count < min(min_chunk, sequence.prefill_left) and can_wait:
-                return
-            if builder.prefill(sequence, count):
-                return
-            position = builder.next_prefill(rows, position + 1, entering=may_enter)
-
-    def _ride_along(self, builder: StepBuilder, lost: Ranked, limit_s: float) -> None:
-        """Lost requests after the live ones of their class, within what those allow."""
-        position = 0
-        while position < len(lost):
-            may_prefill = builder.least_step_s_with_prefill <= limit_s
-            if not may_prefill and builder.least_step_s_with_decode > limit_s:
-                return
-            position = builder.decode_within(lost.rows, limit_s, position, prefills=may_prefill)
-            if position < len(lost):
-                sequence = builder.owner(lost.rows[position])
-                if sequence.status is Status.ROTATED:
-                    self._decode_within(builder, sequence, limit_s)
-                else:
-                    builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
-            position += 1
-
-    def _decode_all_within(self, builder: StepBuilder, rows: IntArray, limit_s: float) -> None:
-        """Decodes in the order given, as many as the limit allows."""
-        position = builder.decode_within(rows, limit_s)
-        while position < len(rows):
-            self._decode_within(builder, builder.owner(rows[position]), limit_s)
-            position = builder.decode_within(rows, limit_s, position + 1)
+    def _serve_first(self, builder: StepBuilder, sequence: SequenceState, victims: list[int]) -> None:
+        """A decode of the most urgent class for which others give way, as many as it needs."""
+        needed = builder.blocks_needed(sequence)
+        while victims and not self._has_room(builder, sequence, needed):
+            builder.preempt(builder.owner(victims.pop()))
+        if sequence.status is not Status.ROTATED or builder.rotate_in(sequence):
+            builder.decode(sequence)
 
     def _decode_within(self, builder: StepBuilder, sequence: SequenceState, limit_s: float) -> None:
         if sequence.status is Status.WAITING or not sequence.can_decode:
@@ -311,48 +188,12 @@ class SlackPolicy:
                 return
         builder.decode(sequence)
 
-    def _load_share(self, builder: StepBuilder, level: int) -> float:
-        """Share of this domain's time that arrivals at least as urgent as this class will take."""
-        return self._classes.load_share(builder.now, level) / builder.domains_up
-
     def _idle_cap_s(self, now: float, level: int) -> float:
         """Step cap while nothing more urgent is alive: what the tightest contract above can bear to wait, and never
         less than it takes to share a step.
         """
         cap_s = self.planner.idle_step_share * self._classes.initial_slack_s(now, level)
         return max(cap_s, LEAST_CAP_STEPS * self.model.decode_step_s(0))
-
-    def _split(self, builder: StepBuilder, live: Ranked) -> tuple[Ranked, int]:
-        """Those that can all make it together, then those to give up, each with the least work left first; and how many
-        are kept.
-
-        In overload, requests in deadline order would all be brought near to their ends and all be late.
-        """
-        table, share = builder.table, self._share_left(builder, live.rows)
-        batch = max(min(len(live), self.planner.loose_limit(builder.config.max_running)), 1)
-        token_s = self.model.shared_decode_s(batch, builder.owner(live.rows[0]).computed)
-        time_left_s, works_s = deadline_jobs(
-            table.counts, table.times, live.rows, builder.now, token_s, self.model.prefill_token_s
-        )
-        order, kept = split_feasible(time_left_s, works_s / share, table.counts[live.rows, SEQUENCE_ID])
-        return live.take(order), kept
-
-    def _peers_limit_s(self, builder: StepBuilder, kept: IntArray) -> float:
-        """The longest step at which those of the class that decode still make it, in the time that more urgent work
-        leaves them.
-        """
-        table = builder.table
-        pace_s = needed_pace_s(table.counts, table.times, kept, builder.now)
-        return math.inf if pace_s == math.inf else self._share_left(builder, kept) * pace_s
-
-    def _share_left(self, builder: StepBuilder, rows: IntArray) -> float:
-        """Share of this domain's time that classes more urgent than that of these requests will leave."""
-        level = self._classes.level(builder.owner(rows[0]))
-        return 1.0 - (min(self._load_share(builder, level - 1), 0.95) if level else 0.0)
-
-    def _has_less_urgent(self, builder: StepBuilder, level: int) -> bool:
-        """Whether sequences of strictly less urgent classes run."""
-        return highest_level(builder.table.counts, builder.domain.running.rows, self._classes.level_column) > level
 
     def _less_urgent(self, builder: StepBuilder, level: int) -> list[int]:
         """Rows of running sequences of strictly less urgent classes, the least urgent last: the first to give way, and

@@ -13,12 +13,9 @@ import numpy as np
 from superinfer.scheduler.columns import (
     ARRIVAL_S,
     COMPUTED,
-    CONTRACT,
     DEADLINE_S,
     EXPECTED_OUTPUTS,
     FIRST_TOKEN_S,
-    IS_LOST,
-    LOG_PRIORITY,
     MAX_TOKENS,
     PLANNED_OUTPUTS,
     PREFILL_TARGET,
@@ -29,7 +26,7 @@ from superinfer.scheduler.columns import (
     IntArray,
 )
 from superinfer.scheduler.decay import DecayProfile
-from superinfer.scheduler.kernels import compiled, linear_s, step_s
+from superinfer.scheduler.kernels import Constants, compiled, inlined, linear_s, step_s
 from superinfer.scheduler.sorting import sort_entries
 
 
@@ -70,25 +67,25 @@ def log_risk(decay: FloatArray, log_base: float, slack_ms: float) -> float:
 
 
 @compiled
-def one_token_s(constants: FloatArray, points: FloatArray) -> float:
+def one_token_s(constants: Constants, points: FloatArray) -> float:
     """What every decode alone in its step takes before its own terms: found once for all rows."""
     return constants[0] + linear_s(points, 1)
 
 
 @compiled
-def decode_step_s(constants: FloatArray, base_s: float, correction: float, context: int) -> float:
+def decode_step_s(constants: Constants, base_s: float, correction: float, context: int) -> float:
     """As LatencyModel.decode_step_s; `base_s` is `one_token_s`."""
     return correction * (base_s + constants[1] * context + constants[2] + constants[5] + constants[6])
 
 
 @compiled
-def prefill_s(constants: FloatArray, points: FloatArray, correction: float, start: int, count: int) -> float:
+def prefill_s(constants: Constants, points: FloatArray, correction: float, start: int, count: int) -> float:
     """As LatencyModel.prefill_s."""
     pairs = count * (start + (count + 1) / 2)
     return step_s(constants, points, correction, count, 0, 0, pairs, 1, 1)
 
 
-@compiled
+@inlined
 def outputs_left(counts: IntArray, row: int) -> int:
     """As SequenceState.outputs_left."""
     expected = min(counts[row, EXPECTED_OUTPUTS], counts[row, MAX_TOKENS])
@@ -97,11 +94,11 @@ def outputs_left(counts: IntArray, row: int) -> int:
 
 @compiled
 def remaining_s(
-    counts: IntArray, row: int, constants: FloatArray, points: FloatArray, base_s: float, correction: float
+    context: int, target: int, left: int, constants: Constants, points: FloatArray, base_s: float, correction: float
 ) -> float:
-    """As superinfer.scheduler.slack.remaining_s; `base_s` is `one_token_s`."""
-    left = outputs_left(counts, row)
-    context, target = counts[row, COMPUTED], counts[row, PREFILL_TARGET]
+    """As superinfer.scheduler.slack.remaining_s of a sequence with `context` tokens computed, `target` to be prefilled
+    and `left` to be output; `base_s` is `one_token_s`.
+    """
     time_s = 0.0
     if context < target:
         time_s = prefill_s(constants, points, correction, context, target - context)
@@ -112,44 +109,34 @@ def remaining_s(
     return time_s + left * decode_step_s(constants, base_s, correction, context + left // 2)
 
 
-@compiled
-def milestones(
+@inlined
+def milestone_slacks_s(
     counts: IntArray,
     times: FloatArray,
     row: int,
-    constants: FloatArray,
+    constants: Constants,
     points: FloatArray,
     base_s: float,
     correction: float,
     now: float,
-    found: FloatArray,
-) -> int:
-    """As superinfer.scheduler.slack.milestones: how many there are, and rows of `found` with the slack, the steps left
-    and the time left of each.
+) -> tuple[float, float, float]:
+    """As superinfer.scheduler.slack.milestones: the slack towards the deadline, the first token and the next token;
+    infinite where there is no such milestone.
     """
-    number = 0
+    computed, target, planned = counts[row, COMPUTED], counts[row, PREFILL_TARGET], counts[row, PLANNED_OUTPUTS]
+    whole_s = first_s = next_s = math.inf
     if times[row, DEADLINE_S] < math.inf:
-        time_left = times[row, DEADLINE_S] - now
-        found[number, 0] = time_left - remaining_s(counts, row, constants, points, base_s, correction)
-        found[number, 1] = outputs_left(counts, row)
-        found[number, 2] = time_left
-        number += 1
-    if times[row, TTFT_DEADLINE_S] < math.inf and counts[row, PLANNED_OUTPUTS] == 0:
-        time_left = times[row, TTFT_DEADLINE_S] - now
-        computed = counts[row, COMPUTED]
-        count = max(counts[row, PREFILL_TARGET] - computed, 1)
-        found[number, 0] = time_left - prefill_s(constants, points, correction, computed, count)
-        found[number, 1] = 1.0
-        found[number, 2] = time_left
-        number += 1
-    first_token_s = times[row, FIRST_TOKEN_S]
-    if times[row, TPOT_S] < math.inf and first_token_s == first_token_s:
-        time_left = first_token_s + counts[row, PLANNED_OUTPUTS] * times[row, TPOT_S] - now
-        found[number, 0] = time_left - decode_step_s(constants, base_s, correction, counts[row, COMPUTED])
-        found[number, 1] = 1.0
-        found[number, 2] = time_left
-        number += 1
-    return number
+        left = outputs_left(counts, row)
+        own_s = remaining_s(computed, target, left, constants, points, base_s, correction)
+        whole_s = times[row, DEADLINE_S] - now - own_s
+    if times[row, TTFT_DEADLINE_S] < math.inf and planned == 0:
+        own_s = prefill_s(constants, points, correction, computed, max(target - computed, 1))
+        first_s = times[row, TTFT_DEADLINE_S] - now - own_s
+    begun_s = times[row, FIRST_TOKEN_S]
+    if times[row, TPOT_S] < math.inf and begun_s == begun_s:
+        own_s = decode_step_s(constants, base_s, correction, computed)
+        next_s = begun_s + planned * times[row, TPOT_S] - now - own_s
+    return whole_s, first_s, next_s
 
 
 @compiled
@@ -157,7 +144,7 @@ def allowance_s(
     counts: IntArray,
     times: FloatArray,
     rows: IntArray,
-    constants: FloatArray,
+    constants: Constants,
     points: FloatArray,
     correction: float,
     now: float,
@@ -171,17 +158,30 @@ def allowance_s(
     `share` and `margin_s` are the reserve's. A step may take longer than predicted: what is allowed is what fits even
     at the model's upper quantile.
     """
-    found = np.empty((3, 3), np.float64)
     base_s = one_token_s(constants, points)
     even = whole = math.inf
     for row in rows:
         own_s = decode_step_s(constants, base_s, correction, counts[row, COMPUTED])
-        for k in range(milestones(counts, times, row, constants, points, base_s, correction, now, found)):
-            usable_s = time_to_zero_ms(decay, found[k, 0] * 1e3) / 1e3
-            spare_s = usable_s - share * max(found[k, 2], 0.0) - margin_s
-            even = min(even, (own_s + spare_s / found[k, 1]) / upper_ratio)
+        whole_s, first_s, next_s = milestone_slacks_s(counts, times, row, constants, points, base_s, correction, now)
+        if whole_s < math.inf:
+            left = outputs_left(counts, row)
+            spare_s = usable_s(decay, whole_s, times[row, DEADLINE_S] - now, share, margin_s)
+            even = min(even, (own_s + spare_s / left) / upper_ratio)
             whole = min(whole, (own_s + spare_s) / upper_ratio)
+        if first_s < math.inf:
+            bearable_s = own_s + usable_s(decay, first_s, times[row, TTFT_DEADLINE_S] - now, share, margin_s)
+            even, whole = min(even, bearable_s / upper_ratio), min(whole, bearable_s / upper_ratio)
+        if next_s < math.inf:
+            due_s = times[row, FIRST_TOKEN_S] + counts[row, PLANNED_OUTPUTS] * times[row, TPOT_S]
+            bearable_s = own_s + usable_s(decay, next_s, due_s - now, share, margin_s)
+            even, whole = min(even, bearable_s / upper_ratio), min(whole, bearable_s / upper_ratio)
     return even, whole
+
+
+@inlined
+def usable_s(decay: FloatArray, slack_s: float, time_left_s: float, share: float, margin_s: float) -> float:
+    """What may be spent of a slack: what is left of it as it decays, less the reserve."""
+    return time_to_zero_ms(decay, slack_s * 1e3) / 1e3 - share * max(time_left_s, 0.0) - margin_s
 
 
 @compiled
@@ -212,66 +212,11 @@ def needed_pace_s(counts: IntArray, times: FloatArray, rows: IntArray, now: floa
 
 
 @compiled
-def rank_rows(
-    counts: IntArray,
-    times: FloatArray,
-    rows: IntArray,
-    constants: FloatArray,
-    points: FloatArray,
-    correction: float,
-    now: float,
-    decay: FloatArray,
-    ranked: IntArray,
-    slacks: FloatArray,
-) -> int:
-    """Puts the rows that can make it into `ranked`, then the lost ones, with the slack of each; returns how many can.
-
-    Slack is the smallest over all milestones, infinite for best effort. Rank is highest risk first, at equal risk the
-    earlier critical time; best effort by arrival. The lost ones go by arrival. Notes who is lost.
-    """
-    length = len(rows)
-    first, second = np.empty(length, np.float64), np.empty(length, np.float64)
-    unordered = np.empty(length, np.float64)
-    ids, order, spare = np.empty(length, np.int64), np.empty(length, np.int64), np.empty(length, np.int64)
-    found = np.empty((3, 3), np.float64)
-    base_s = one_token_s(constants, points)
-    live = 0
-    lost = length
-    for i in range(length):
-        row = rows[i]
-        ids[i] = counts[row, SEQUENCE_ID]
-        slack = math.inf
-        for k in range(milestones(counts, times, row, constants, points, base_s, correction, now, found)):
-            slack = min(slack, found[k, 0])
-        unordered[i] = slack
-        counts[row, IS_LOST] = slack <= 0.0
-        if slack <= 0.0:
-            first[i], second[i] = times[row, ARRIVAL_S], 0.0
-            lost -= 1
-            order[lost] = i
-            continue
-        if slack == math.inf:
-            first[i], second[i] = 0.0, times[row, ARRIVAL_S]
-        else:
-            slack_ms = slack * 1e3
-            first[i] = -log_risk(decay, times[row, LOG_PRIORITY], slack_ms)
-            second[i] = time_to_zero_ms(decay, slack_ms)
-        order[live] = i
-        live += 1
-    sort_entries(first, second, ids, order[:live], spare[:live])
-    sort_entries(first, second, ids, order[live:], spare[live:])
-    for i in range(length):
-        ranked[i] = rows[order[i]]
-        slacks[i] = unordered[order[i]]
-    return live
-
-
-@compiled
 def order_by_remaining(
     counts: IntArray,
     times: FloatArray,
     rows: IntArray,
-    constants: FloatArray,
+    constants: Constants,
     points: FloatArray,
     correction: float,
     order: IntArray,
@@ -283,27 +228,9 @@ def order_by_remaining(
     for i in range(len(rows)):
         row = rows[i]
         order[i] = i
-        remaining[i] = remaining_s(counts, row, constants, points, base_s, correction) / correction
+        left = outputs_left(counts, row)
+        computed, target = counts[row, COMPUTED], counts[row, PREFILL_TARGET]
+        remaining[i] = remaining_s(computed, target, left, constants, points, base_s, correction) / correction
         arrivals[i] = times[row, ARRIVAL_S]
         ids[i] = counts[row, SEQUENCE_ID]
     sort_entries(remaining, arrivals, ids, order, spare)
-
-
-@compiled
-def highest_level(counts: IntArray, rows: IntArray, levels: IntArray) -> int:
-    """The least urgent class that has one of these rows; -1 without any."""
-    highest = -1
-    for row in rows:
-        highest = max(highest, levels[counts[row, CONTRACT]])
-    return highest
-
-
-@compiled
-def rows_of_level(counts: IntArray, rows: IntArray, levels: IntArray, level: int, found: IntArray) -> int:
-    """Puts the rows of a class that have anything left to plan into `found`; how many."""
-    number = 0
-    for row in rows:
-        if counts[row, PLANNED_OUTPUTS] < counts[row, MAX_TOKENS] and levels[counts[row, CONTRACT]] == level:
-            found[number] = row
-            number += 1
-    return number

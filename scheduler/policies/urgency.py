@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import accumulate
 
 import numpy as np
 
@@ -28,8 +29,10 @@ class UrgencyClasses:
         self._loads: dict[str, ContractLoad] = {}
         self._levels: dict[str, int] = {}
         self._versions: dict[str, int] = {}
-        self._shares: dict[int, float] = {}
-        self._shares_at_s = math.nan
+        self._count = 0
+        self._looked_at_s = math.nan
+        self._shares: list[float] = []
+        self._initial_slacks_s: list[float] = []
         self._best_effort_level = -1
         self.least_allowed_s = 0.0
         """The time that the most urgent contract allows; 0 where none bounds it."""
@@ -39,7 +42,7 @@ class UrgencyClasses:
     @property
     def count(self) -> int:
         """How many classes there are."""
-        return max(self._levels.values(), default=-1) + 1
+        return self._count
 
     def add_arrival(self, sequence: SequenceState, now: float) -> None:
         """Learn from one admitted request."""
@@ -53,7 +56,7 @@ class UrgencyClasses:
             self._versions[contract_id] = version
             self._classify()
         load.add_arrival(sequence, self._model, now)
-        self._shares_at_s = math.nan
+        self._looked_at_s = math.nan
 
     def forget(self, contract_id: str) -> None:
         """A contract whose requests come no more: nothing waits for it, and those in flight keep their class."""
@@ -75,36 +78,42 @@ class UrgencyClasses:
 
     def load_share(self, now: float, level: int) -> float:
         """Share of one device's time that requests at least as urgent as this class have been asking for."""
-        if now != self._shares_at_s:
-            self._shares_at_s, self._shares = now, {}
-        share = self._shares.get(level)
-        if share is None:
-            share = self._shares[level] = sum(
-                load.rate.per_second(now) * load.device_s
-                for contract_id, load in self._loads.items()
-                if self._levels[contract_id] <= level
-            )
-        return share
+        self._look(now)
+        return self._shares[level]
 
     def is_best_effort(self, level: int) -> bool:
         """Whether the contracts of this class promise nothing."""
         return level == self._best_effort_level
 
+    @property
+    def has_best_effort(self) -> bool:
+        """Whether there is a class that promises nothing."""
+        return self._best_effort_level >= 0
+
     def initial_slack_s(self, now: float, level: int) -> float:
         """The smallest slack with which requests more urgent than this class have been arriving of late; infinite if
         none have. Those of a contract that nothing could hold arrive lost, and do not count.
         """
-        return min(
-            (
-                load.initial_slack_s
-                for contract_id, load in self._loads.items()
-                if self._levels[contract_id] < level and load.initial_slack_s > 0.0 and load.rate.per_second(now) > 0.0
-            ),
-            default=math.inf,
-        )
+        self._look(now)
+        return self._initial_slacks_s[level]
+
+    def _look(self, now: float) -> None:
+        """Work out the shares and the initial slacks of this moment, all in one pass over the contracts."""
+        if now == self._looked_at_s:
+            return
+        self._looked_at_s = now
+        count = self.count
+        shares, slacks_s = [0.0] * count, [math.inf] * (count + 1)
+        for contract_id, load in self._loads.items():
+            level, per_second = self._levels[contract_id], load.rate.per_second(now)
+            shares[level] += per_second * load.device_s
+            if per_second > 0.0 and 0.0 < load.initial_slack_s < slacks_s[level + 1]:
+                slacks_s[level + 1] = load.initial_slack_s
+        self._shares = list(accumulate(shares))
+        self._initial_slacks_s = list(accumulate(slacks_s, min))
 
     def _classify(self) -> None:
-        self._shares_at_s = math.nan
+        self._looked_at_s = math.nan
         self._best_effort_level = -1
         least = min((load.allowed_s for load in self._loads.values()), default=math.inf)
         self.least_allowed_s = least if math.isfinite(least) else 0.0
@@ -115,4 +124,5 @@ class UrgencyClasses:
             self._levels[contract_id] = level
             if first == math.inf:
                 self._best_effort_level = level
+        self._count = max(self._levels.values(), default=-1) + 1
         self.level_column = np.array([self._levels[contract_id] for contract_id in self._numbers], np.int64)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.decay import DecayProfile
-from superinfer.scheduler.policies.allowance import Allowance, Reserve
 from superinfer.scheduler.policies.best_effort import BestEffortTurns
 from superinfer.scheduler.policies.planner_config import PlannerConfig
 from superinfer.scheduler.policies.urgency import UrgencyClasses
@@ -25,6 +24,34 @@ LEAST_CAP_STEPS = 2.0
 LOOSE_SHARE = 0.75
 """Share of the sequences a domain may run beyond which less urgent ones do not enter: requests that were given up hold
 their KV, and must not keep urgent ones out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How long a step urgent requests can bear: their own step, and what of their slack may be spent on others.
+    `even_s`: the step time at which slack lasts for all steps left; `whole_s`: if it were all spent at once.
+    """
+
+    even_s: float = math.inf
+    whole_s: float = math.inf
+
+    def burst_s(self, base_s: float, share: float) -> float:
+        """The step time at which this share of all the slack is spent at once, on top of a step of `base_s`."""
+        return max(self.even_s, base_s + share * max(self.whole_s - base_s, 0.0))
+
+    def __and__(self, other: Allowance) -> Allowance:
+        """What both can bear."""
+        return Allowance(min(self.even_s, other.even_s), min(self.whole_s, other.whole_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Slack that is not spent: `share` of the time left, for urgent requests that have not arrived yet, and a
+    margin.
+    """
+
+    share: float = 0.0
+    margin_s: float = 0.0
 
 
 def allowance(

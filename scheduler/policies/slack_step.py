@@ -1,0 +1,210 @@
+"""The Python side of a slack step: what the compiled loop works on, filled anew for each plan, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.columns import IntArray, float_cells, int_cells
+from superinfer.scheduler.decay import DecayProfile
+from superinfer.scheduler.kernels import model_columns
+from superinfer.scheduler.policies import step_state as at
+from superinfer.scheduler.policies.class_order import assess_class, sort_by_risk
+from superinfer.scheduler.policies.planner_config import PlannerConfig
+from superinfer.scheduler.policies.slack_kernels import allowance_s, decay_columns
+from superinfer.scheduler.policies.step_kernel import compose
+from superinfer.scheduler.policies.urgency import UrgencyClasses
+from superinfer.scheduler.sequence import SequenceState
+from superinfer.scheduler.step_builder import StepBuilder
+
+
+class SlackStep:
+    """One for all the steps of a policy, one step at a time."""
+
+    def __init__(
+        self, model: LatencyModel, decay: DecayProfile, planner: PlannerConfig, classes: UrgencyClasses
+    ) -> None:
+        self._model, self._planner, self._classes = model, planner, classes
+        self._constants, self._points = model_columns(model)
+        self._efficient_chunk = model.efficient_chunk
+        self._decay = decay_columns(decay)
+        self._levels = np.empty((0, at.LEVEL_FIGURES), np.float64)
+        self._members, self._slacks = np.empty(0, np.int64), np.empty(0, np.float64)
+        self._state_array, self._figure_array = np.zeros(at.STATE, np.int64), np.zeros(at.FIGURES, np.float64)
+        self._state, self._figures = int_cells(self._state_array), float_cells(self._figure_array)
+        self._parts: list[IntArray] = []
+        self._candidates = np.empty(0, np.int64)
+
+    def begin(self, builder: StepBuilder) -> None:
+        """A new step."""
+        self._builder = builder
+        classes, model, config, planner = self._classes, self._model, builder.config, self._planner
+        count = classes.count
+        if len(self._levels) != count:
+            self._levels = np.zeros((count, at.LEVEL_FIGURES), np.float64)
+        share = 0.0
+        cells = float_cells(self._levels)
+        for level in range(count):
+            base = level * at.LEVEL_FIGURES
+            cells[base + at.SHARE_LEFT] = 1.0 - min(share, 0.95)
+            share = classes.load_share(builder.now, level) / builder.domains_up
+            cells[base + at.RESERVE_SHARE] = planner.reserve_alpha * share
+            cells[base + at.IDLE_CAP_S] = planner.idle_step_share * classes.initial_slack_s(builder.now, level)
+            cells[base + at.IS_BEST_EFFORT] = classes.is_best_effort(level)
+        state, figures = self._state, self._figures
+        state[at.PHASE], state[at.LEVEL], state[at.START], state[at.LIVE], state[at.POSITION] = at.CLASS, 0, 0, 0, -1
+        state[at.STAMP], state[at.AIR] = builder.stamp, builder.air_blocks
+        state[at.MAX_RUNS], state[at.MAX_STEP_TOKENS] = config.max_running, config.max_step_tokens
+        state[at.BLOCK_SIZE], state[at.EFFICIENT_CHUNK] = config.block_size, self._efficient_chunk
+        state[at.LOOSE_LIMIT] = planner.loose_limit(config.max_running)
+        figures[at.NOW], figures[at.CORRECTION], figures[at.UPPER_RATIO] = (
+            builder.now,
+            model.correction,
+            model.upper_ratio,
+        )
+        figures[at.EVEN_S] = figures[at.WHOLE_S] = np.inf
+        figures[at.PROMPT_TOKEN_S], figures[at.BURST_SHARE] = model.prefill_token_s, planner.burst_share
+        figures[at.MARGIN_S] = planner.margin_share * classes.least_allowed_s
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Find anew who could have work: those with KV, and the first that wait under each contract."""
+        builder, queues = self._builder, self._builder.queues
+        most = self._planner.loose_limit(builder.config.max_running)
+        parts = [builder.domain.running.rows]
+        if builder.domain.rotated:
+            parts.append(builder.domain.rotated.rows)
+        for contract_id in self._classes.levels:
+            queues.lapse(contract_id, builder.now)
+            parts.append(queues.first_rows(contract_id, 4 * most))
+            parts.append(queues.first_lapsed_rows(contract_id, most))
+        if len(parts) != len(self._parts) or any(map(_differ, parts, self._parts)):
+            self._parts, self._candidates = parts, np.concatenate(parts)
+        if len(self._members) < self._state[at.START] + len(self._candidates):
+            room = 2 * (self._state[at.START] + len(self._candidates))
+            self._members, self._slacks = np.resize(self._members, room), np.resize(self._slacks, room)
+        ground = builder.ground
+        self._step = at.Step(
+            builder.table.counts,
+            builder.table.times,
+            self._candidates,
+            self._classes.level_column,
+            self._constants,
+            self._points,
+            self._decay,
+            self._levels,
+            self._figure_array,
+            self._state_array,
+            self._members,
+            self._slacks,
+            ground.chosen,
+            ground.growing,
+        )
+
+    def go_on(self) -> int:
+        """Compose until the step is complete or something is to be done; which, as in `step_state`."""
+        state, figures, builder = self._state, self._figures, self._builder
+        shape = builder.shape
+        state[at.TOKENS], state[at.DECODES], state[at.CONTEXT] = shape.tokens, shape.decodes, shape.decode_context
+        state[at.ROWS], state[at.CHUNKS], figures[at.PAIRS] = shape.rows, shape.chunks, shape.prefill_pairs
+        state[at.FREE], state[at.RUNS] = builder.domain.device_blocks.free, len(builder.domain.running)
+        stop: int = compose(self._step)
+        shape.tokens, shape.decodes, shape.decode_context = state[at.TOKENS], state[at.DECODES], state[at.CONTEXT]
+        shape.rows = state[at.ROWS]
+        builder.grow_decodes(state[at.GROWN])
+        return stop
+
+    @property
+    def stopped_at(self) -> SequenceState:
+        """The member at which it stopped."""
+        position = self._state[at.START] + self._state[at.POSITION]
+        if self._state[at.PHASE] == at.LOST_ONES:
+            position += self._state[at.LIVE]
+        return self._builder.owner(self._members[position])
+
+    @property
+    def chunk(self) -> int:
+        """Prompt tokens of it that may go in."""
+        return self._state[at.COUNT]
+
+    @property
+    def limit_s(self) -> float:
+        """How long the step may become."""
+        return self._figures[at.LIMIT_S]
+
+    @property
+    def level(self) -> int:
+        """The class that is being served."""
+        return self._state[at.LEVEL]
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether a sequence of a less urgent class runs, and could give way."""
+        return bool(self._state[at.MAY_ASK])
+
+    @may_ask.setter
+    def may_ask(self, may_ask: bool) -> None:
+        self._state[at.MAY_ASK] = may_ask
+
+    @property
+    def went_in(self) -> bool:
+        """Whether the chunk went in."""
+        return bool(self._state[at.WENT_IN])
+
+    @went_in.setter
+    def went_in(self, went_in: bool) -> None:
+        self._state[at.WENT_IN] = went_in
+
+    def starved(self) -> Iterator[SequenceState]:
+        """The members of the class of best effort that got nothing, in order."""
+        return map(self._builder.owner, self._live(self._state[at.LEVEL] - 1).tolist())
+
+    def spare_s(self) -> float:
+        """How much longer the step could become if all live members so far spent all their slack on it."""
+        rows = np.concatenate([self._live(level) for level in range(self._state[at.LEVEL])])
+        table, figures = self._builder.table, self._figures
+        _, whole_s = allowance_s(
+            table.counts,
+            table.times,
+            rows,
+            self._constants,
+            self._points,
+            figures[at.CORRECTION],
+            figures[at.NOW],
+            self._decay,
+            0.0,
+            0.0,
+            figures[at.UPPER_RATIO],
+        )
+        return whole_s - self._builder.step_s
+
+    def in_order(self, level: int) -> list[SequenceState]:
+        """All of a class that could have work: those that can make it, by risk, then the lost ones."""
+        self._state[at.START] = 0
+        self.look_again()
+        table, figures = self._builder.table, self._figures
+        live, lost = assess_class(
+            table.counts,
+            table.times,
+            self._candidates,
+            self._classes.level_column,
+            level,
+            self._constants,
+            self._points,
+            figures[at.CORRECTION],
+            figures[at.NOW],
+            self._members,
+            self._slacks,
+        )
+        sort_by_risk(table.counts, table.times, self._decay, self._members[:live], self._slacks[:live])
+        return [self._builder.owner(row) for row in self._members[: live + lost].tolist()]
+
+    def _live(self, level: int) -> IntArray:
+        first, live = self._levels[level, at.FIRST_MEMBER : at.LIVE_MEMBERS + 1]
+        return self._members[int(first) : int(first + live)]
+
+
+def _differ(one: IntArray, other: IntArray) -> bool:
+    return one is not other
