@@ -12,10 +12,15 @@ import random
 import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel, StepShape
-from superinfer.scheduler.columns import IntArray
-from superinfer.scheduler.fast_forward import Stretch
+from superinfer.scheduler.columns import FloatArray, IntArray
+from superinfer.scheduler.fast_forward import Horizon, Stretch, take_stretch
 from superinfer.scheduler.kernels import compiled
+from superinfer.scheduler.scheduler import Scheduler
+from superinfer.scheduler.sequence import SequenceState
 from superinfer.scheduler.steps import StepPlan, StepResult
+
+NOISE_DRAWN = 256
+"""Factors on step times that are drawn at once."""
 
 MAX_TOKENS, KNOWN_TOKENS, OUTPUTS = range(3)
 """Columns of what the device remembers of a sequence; the known tokens include the output tokens."""
@@ -57,12 +62,15 @@ class SimulatedDevice:
         self.sigma = sigma
         self.now = 0.0
         self._random = random.Random(f"{seed}:{domain_id}")
-        self._kept_noise: float | None = None
+        self._noise: FloatArray = np.ones(NOISE_DRAWN, np.float64)
+        self._noise_used = NOISE_DRAWN if sigma else 0
         self._slots: dict[int, int] = {}
         self._held: IntArray = np.zeros((64, 3), np.int64)
         self._free = list(range(64))
         self._decodes: list[int] = []
         self._decode_slots: IntArray = np.empty(0, np.int64)
+        self._decoded: list[SequenceState] = []
+        self._decoded_slots: IntArray = np.empty(0, np.int64)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """The result of a step that starts at `self.now`."""
@@ -85,36 +93,43 @@ class SimulatedDevice:
             shape.add_prefill(step.start, step.count, samples=samples)
             if samples:
                 self._sample([step.sequence_id], np.array([slot]), result)
-        result.finished_s += self.model.uncorrected_step_s(shape) * self._draw_noise()
+        result.finished_s += self.model.uncorrected_step_s(shape) * self._next_noise()
         return result
 
-    def decode_until(self, stretch: Stretch, horizon_s: float, overhead_s: float = 0.0) -> list[float]:
-        """Durations of the steps of a stretch that begins at `self.now` and that end by then, one `overhead_s` before
-        each; the device has run them.
+    def decode_until(self, scheduler: Scheduler, horizon: Horizon, overhead_s: float) -> Stretch | None:
+        """Steps from `self.now` on that a scheduler takes together, and which the device has run, one `overhead_s`
+        before each; None where the next one has to be planned.
         """
-        durations: list[float] = []
-        end_s = self.now
-        limit_s = min(horizon_s, self.now + stretch.lasts_s)
-        while len(durations) < stretch.most_steps:
-            noise = self._draw_noise()
-            duration_s = self.model.uncorrected_step_s(stretch.shape_of(len(durations))) * noise
-            end_s += overhead_s + duration_s
-            if end_s > limit_s:
-                self._kept_noise = noise
-                break
-            durations.append(duration_s)
-        for sequence in stretch.sequences:
-            slot = self._slots[sequence.sequence_id]
-            self._held[slot, OUTPUTS] += len(durations)
-            self._held[slot, KNOWN_TOKENS] += len(durations)
-        return durations
+        self._draw_noise()
+        noise = self._noise[self._noise_used :]
+        stretch = take_stretch(scheduler, self.domain_id, self.now, horizon, noise, overhead_s)
+        if stretch is None:
+            return None
+        if self.sigma:
+            self._noise_used += stretch.steps
+        domain = scheduler.domains[self.domain_id]
+        self._forget(domain.finished)
+        domain.finished = []
+        if stretch.sequences is not self._decoded:
+            self._decoded = stretch.sequences
+            self._decoded_slots = np.array([self._slots[each.sequence_id] for each in stretch.sequences], np.int64)
+        self._held[self._decoded_slots, KNOWN_TOKENS:] += stretch.steps
+        return stretch
 
-    def _draw_noise(self) -> float:
-        """The factor on the next step's time; one that was drawn and not used comes first."""
-        kept, self._kept_noise = self._kept_noise, None
-        if kept is not None:
-            return kept
-        return math.exp(self._random.gauss(0.0, self.sigma)) if self.sigma else 1.0
+    def _draw_noise(self) -> None:
+        """Have at least one factor to use."""
+        if self._noise_used == NOISE_DRAWN:
+            gauss, sigma = self._random.gauss, self.sigma
+            self._noise[:] = [math.exp(gauss(0.0, sigma)) for _ in range(NOISE_DRAWN)]
+            self._noise_used = 0
+
+    def _next_noise(self) -> float:
+        """The factor on the next step's time."""
+        if not self.sigma:
+            return 1.0
+        self._draw_noise()
+        self._noise_used += 1
+        return float(self._noise[self._noise_used - 1])
 
     def _decode(self, decodes: list[int], shape: StepShape, result: StepResult) -> None:
         if decodes is not self._decodes:

@@ -41,8 +41,17 @@ COUNTS = 16
 ) = range(15)
 
 TIMES = 8
-"""Columns of the table of times; the first ones are used. Absent bounds are infinite, an absent time is NaN."""
-(DEADLINE_S, TTFT_DEADLINE_S, TPOT_S, FIRST_TOKEN_S, ARRIVAL_S, LOG_PRIORITY) = range(6)
+"""Columns of the table of times. Absent bounds are infinite, an absent time is NaN."""
+(
+    DEADLINE_S,
+    TTFT_DEADLINE_S,
+    TPOT_S,
+    FIRST_TOKEN_S,
+    ARRIVAL_S,
+    LOG_PRIORITY,
+    LAST_TOKEN_S,
+    LONGEST_GAP_S,
+) = range(TIMES)
 
 WAITING, RUNNING, ROTATED, FINISHED = range(4)
 """The numbers in STATUS."""
@@ -83,7 +92,8 @@ class SequenceTable:
         row = self._free.pop()
         self.counts[row] = 0
         self.times[row] = math.inf
-        self.time_cells[row * TIMES + FIRST_TOKEN_S] = math.nan
+        self.time_cells[row * TIMES + FIRST_TOKEN_S] = self.time_cells[row * TIMES + LAST_TOKEN_S] = math.nan
+        self.time_cells[row * TIMES + LONGEST_GAP_S] = 0.0
         self.owners[row] = sequence
         return row
 

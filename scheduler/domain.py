@@ -21,6 +21,7 @@ class Members(dict[int, SequenceState]):
     def __init__(self) -> None:
         super().__init__()
         self._rows: IntArray | None = None
+        self._sequences: list[SequenceState] | None = None
         self._ordered: IntArray | None = None
 
     def in_order(self, rank: Callable[[SequenceState], tuple[float, ...]]) -> IntArray:
@@ -37,6 +38,13 @@ class Members(dict[int, SequenceState]):
         if self._rows is None:
             self._rows = np.array([sequence.row for sequence in self.values()], np.int64)
         return self._rows
+
+    @property
+    def sequences(self) -> list[SequenceState]:
+        """The members in order of entry, the same list until somebody comes or goes; not to be written to."""
+        if self._sequences is None:
+            self._sequences = list(self.values())
+        return self._sequences
 
     def __setitem__(self, sequence_id: int, sequence: SequenceState) -> None:
         self._change()
@@ -57,7 +65,7 @@ class Members(dict[int, SequenceState]):
         super().clear()
 
     def _change(self) -> None:
-        self._rows = self._ordered = None
+        self._rows = self._ordered = self._sequences = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

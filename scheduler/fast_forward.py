@@ -1,31 +1,31 @@
 """Steps taken together while nothing can change a decision: a domain whose sequences all decode, and nobody else.
 
-For a simulator, which knows when the next request arrives. Where no request waits, none is rotated, none is about to
-end, blocks are plenty and the policy would decode all it has, the steps until then are alike; `steady_stretch` says
-how many, `advance` applies them. The result is that of as many calls of `plan` and `observe`, but for one thing: where
-several domains correct one latency model, they do so in another order.
+For a simulator, which knows when the next request arrives. Where no request waits, none is rotated, blocks are plenty
+and the policy would decode all it has, steps differ only in how far each sequence has come: a compiled loop takes them
+one after the other (`superinfer.scheduler.policies.stretch_kernel`). The result is that of as many calls of `plan` and
+`observe`, but for one thing: where several domains correct one latency model, they do so in another order.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from superinfer.profiler.latency_model import StepShape
-from superinfer.scheduler.columns import (
-    BLOCKS,
-    COMMITTED,
-    COMPUTED,
-    IS_DECODING,
-    MAX_TOKENS,
-    PLANNED_OUTPUTS,
-    PREFILL_TARGET,
-    IntArray,
-)
+from superinfer.scheduler.columns import FloatArray
+from superinfer.scheduler.policies import step_state as at
 from superinfer.scheduler.policies.base import Policy
 from superinfer.scheduler.policies.budget import BudgetPolicy
 from superinfer.scheduler.policies.slack import SlackPolicy
+from superinfer.scheduler.policies.step_state import Step
+from superinfer.scheduler.policies.stretch_kernel import (
+    END_S,
+    LAST_CONTEXT,
+    LAST_DURATION_S,
+    are_decoding,
+    decode_stretch,
+)
 from superinfer.scheduler.scheduler import Scheduler
 from superinfer.scheduler.sequence import SequenceState
 
@@ -34,76 +34,102 @@ SPARE_BLOCKS = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Horizon:
+    """Until when nothing happens: the next arrival, before which a step has to begin, and the next fault, before which
+    it has to end.
+    """
+
+    arrival_s: float
+    fault_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Stretch:
-    """Up to `most_steps` steps that decode these sequences, if they take no longer than `lasts_s` together."""
+    """Steps that decode these sequences, each once a step. All that came of them is counted but what the last of them
+    teaches the latency model, and that sequences end with it: see `end_stretch`.
+    """
 
     domain_id: str
-    rows: IntArray
     sequences: list[SequenceState]
-    shape: StepShape
-    most_steps: int
-    lasts_s: float
-
-    def shape_of(self, step: int) -> StepShape:
-        """What step number `step` (from 0) holds: each sequence has one more token by then."""
-        shape = self.shape.copy()
-        shape.decode_context += step * shape.decodes
-        return shape
+    steps: int
+    end_s: float
+    last_shape: StepShape
+    last_duration_s: float
 
 
-def steady_stretch(scheduler: Scheduler, domain_id: str, now: float) -> Stretch | None:
-    """The stretch that may begin now, if no request arrives and no domain fails meanwhile; None where the next step
-    has to be planned. No step of the domain may be in flight.
+def take_stretch(
+    scheduler: Scheduler, domain_id: str, now: float, horizon: Horizon, noise: FloatArray, overhead_s: float
+) -> Stretch | None:
+    """Take the steps that begin now; None where the next step has to be planned.
+
+    At most one for each element of `noise`, a factor on its predicted time; `overhead_s` lies before each.
     """
-    if scheduler.queues.count or not _is_known(scheduler.policy):
+    domain, policy = scheduler.domains[domain_id], scheduler.policy
+    if scheduler.queues.count or domain.rotated or domain.in_flight or not domain.running or not _is_known(policy):
         return None
-    domain, table = scheduler.domains[domain_id], scheduler.table
-    if domain.rotated or domain.finished or domain.in_flight or not domain.running:
+    config, rows = scheduler.config, domain.running.rows
+    if scheduler.bandwidth.is_used or config.admission != "accept" or len(rows) > config.max_step_tokens:
         return None
-    if scheduler.bandwidth.is_used or scheduler.config.admission != "accept":
+    spare = min(each.device_blocks.free - SPARE_BLOCKS * each.device_blocks.total for each in scheduler.domains_up)
+    if spare < 0 or not are_decoding(scheduler.table.counts, rows):
         return None
-    rows = domain.running.rows
-    counts = table.counts[rows]
-    computed = counts[:, COMPUTED]
-    if (computed < counts[:, PREFILL_TARGET]).any() or not counts[:, IS_DECODING].all():
+    step = _step(scheduler, domain_id, now)
+    model, result = scheduler.model, np.empty(3, np.float64)
+    step.figures[at.UPPER_RATIO] = model.upper
+    steps: int = decode_stretch(
+        step,
+        rows,
+        noise,
+        horizon.arrival_s,
+        horizon.fault_s,
+        overhead_s,
+        model.correction_gain,
+        int(domain.device_blocks.free - SPARE_BLOCKS * domain.device_blocks.total),
+        result,
+    )
+    if not steps:
         return None
-    # The last token ends a sequence, and is left to a step of its own.
-    most = int((counts[:, MAX_TOKENS] - counts[:, PLANNED_OUTPUTS]).min()) - 1
-    size = scheduler.config.block_size
-    if most < 2 or len(rows) > scheduler.config.max_step_tokens:
-        return None
-    missing = int((-(-(computed + most) // size) - counts[:, BLOCKS]).clip(0).sum())
-    for each in scheduler.domains.values():
-        taken = missing if each is domain else 0
-        if each.is_up and each.device_blocks.free - taken < SPARE_BLOCKS * each.device_blocks.total:
-            return None
-    context = int(computed.sum())
-    shape = StepShape(tokens=len(rows), decodes=len(rows), decode_context=context, rows=len(rows))
-    sequences = list(domain.running.values())
-    last = shape.copy()
-    last.decode_context += most * len(rows)
-    lasts_s = _lasts_s(scheduler.policy, sequences, last, now)
-    return Stretch(domain_id, rows, sequences, shape, most, lasts_s) if lasts_s > 0.0 else None
+    model.correction, model.upper = float(step.figures[at.CORRECTION]), float(step.figures[at.UPPER_RATIO])
+    sequences = domain.running.sequences
+    tokens = [0] * steps
+    for sequence in sequences:
+        sequence.outputs.extend(tokens)
+    if grown := int(step.state[at.GROWN]):
+        blocks = domain.device_blocks.take(grown)
+        assert blocks is not None, "a stretch has the blocks it needs"
+        for sequence, block in zip(scheduler.table.sequences(step.growing[:grown]), blocks, strict=True):
+            sequence.blocks.append(block)
+    scheduler.skipped(domain_id, steps, steps * len(sequences))
+    number, context = len(sequences), int(result[LAST_CONTEXT])
+    shape = StepShape(tokens=number, decodes=number, decode_context=context, rows=number)
+    return Stretch(domain_id, sequences, steps, float(result[END_S]), shape, float(result[LAST_DURATION_S]))
 
 
-def advance(scheduler: Scheduler, stretch: Stretch, durations_s: Sequence[float]) -> None:
-    """Take one step of the stretch for each duration: tokens (all 0), blocks, counts, correction of the model."""
-    steps = len(durations_s)
-    domain, table = scheduler.domains[stretch.domain_id], scheduler.table
-    table.counts[stretch.rows, COMPUTED] += steps
-    table.counts[stretch.rows, PLANNED_OUTPUTS] += steps
-    table.counts[stretch.rows, COMMITTED] += steps
-    size = scheduler.config.block_size
-    for sequence in stretch.sequences:
-        sequence.outputs.extend([0] * steps)
-        missing = -(-sequence.computed // size) - len(sequence.blocks)
-        if missing > 0:
-            taken = domain.device_blocks.take(missing)
-            assert taken is not None, "a stretch has the blocks it needs"
-            sequence.add_blocks(taken)
-    for step, duration_s in enumerate(durations_s):
-        scheduler.model.observe(stretch.shape_of(step), duration_s)
-    scheduler.skipped(stretch.domain_id, steps, steps * len(stretch.sequences))
+def _step(scheduler: Scheduler, domain_id: str, now: float) -> Step:
+    """What the compiled loop works on; with no classes where the policy decodes whatever it has."""
+    policy, ground = scheduler.policy, scheduler.ground
+    if isinstance(policy, SlackPolicy):
+        return policy.decoding_step(ground, domain_id, now, len(scheduler.domains_up))
+    state, figures = np.zeros(at.STATE, np.int64), np.zeros(at.FIGURES, np.float64)
+    state[at.BLOCK_SIZE] = scheduler.config.block_size
+    figures[at.NOW], figures[at.CORRECTION] = now, scheduler.model.correction
+    nobody, nothing = np.empty(0, np.int64), np.empty(0, np.float64)
+    return Step(
+        scheduler.table.counts,
+        scheduler.table.times,
+        nobody,
+        nobody,
+        ground.constants,
+        ground.points,
+        np.empty((0, 4), np.float64),
+        np.empty((0, at.LEVEL_FIGURES), np.float64),
+        figures,
+        state,
+        nobody,
+        nothing,
+        ground.chosen,
+        ground.growing,
+    )
 
 
 def _is_known(policy: Policy) -> bool:
@@ -112,8 +138,3 @@ def _is_known(policy: Policy) -> bool:
     if issubclass(kind, BudgetPolicy):
         return kind.compose is BudgetPolicy.compose and kind.serve_running is BudgetPolicy.serve_running
     return kind is SlackPolicy
-
-
-def _lasts_s(policy: Policy, sequences: list[SequenceState], last: StepShape, now: float) -> float:
-    """For how long a known policy would decode all of these and do nothing else."""
-    return policy.decodes_all_s(sequences, last, now) if isinstance(policy, SlackPolicy) else math.inf

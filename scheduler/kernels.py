@@ -25,6 +25,8 @@ from superinfer.scheduler.columns import (
     HOST_BLOCKS,
     IN_FLIGHT,
     IS_DECODING,
+    LAST_TOKEN_S,
+    LONGEST_GAP_S,
     MAX_TOKENS,
     PLANNED_IN,
     PLANNED_OUTPUTS,
@@ -343,6 +345,9 @@ def commit(
         counts[row, COMMITTED] += 1
         if times[row, FIRST_TOKEN_S] != times[row, FIRST_TOKEN_S]:
             times[row, FIRST_TOKEN_S] = now
+        else:
+            times[row, LONGEST_GAP_S] = max(times[row, LONGEST_GAP_S], now - times[row, LAST_TOKEN_S])
+        times[row, LAST_TOKEN_S] = now
         if counts[row, STATUS] == RUNNING and not counts[row, IS_DECODING]:
             begins[begun] = row
             begun += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -43,7 +44,9 @@ class TokensOutput(msgspec.Struct):
 
 
 class FinishOutput(msgspec.Struct, kw_only=True):
-    """The end of a request; it follows the request's last token. `met` is None for a best-effort contract."""
+    """The end of a request; it follows the request's last token. `met` is None for a best-effort contract. Tokens were
+    committed from `first_token_s` to `last_token_s`, `longest_gap_s` apart at most; NaN and 0 where there were none.
+    """
 
     request_id: str
     contract_id: str
@@ -53,6 +56,9 @@ class FinishOutput(msgspec.Struct, kw_only=True):
     domain_ids: list[str]
     met: bool | None
     error: str | None = None
+    first_token_s: float = math.nan
+    last_token_s: float = math.nan
+    longest_gap_s: float = 0.0
 
 
 Output = TokensOutput | FinishOutput

@@ -8,7 +8,8 @@ to them runs earlier.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterable
 
 from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract, best_effort_contract
 from superinfer.contracts.errors import ContractConflictError
@@ -56,7 +57,7 @@ class Scheduler:
         self.policy = policy or make_policy(latency_model, config)
         self.table = SequenceTable()
         self.queues = WaitingQueues(self.policy.waiting_key, config.block_size)
-        self._ground = Ground.of(self.table, self.queues, latency_model, config)
+        self.ground = Ground.of(self.table, self.queues, latency_model, config)
         self.domains: dict[str, DomainState] = {}
         self.assignment = DomainAssignment(config.fault_domains, [domain.domain_id for domain in domains])
         self.admission = AdmissionControl(latency_model, config, self.assignment, self.queues)
@@ -173,7 +174,7 @@ class Scheduler:
             return None
         domains_up = sum(d.is_up for d in self.domains.values())
         gate = self.bandwidth if self.bandwidth.is_used else None
-        builder = StepBuilder(domain, self._ground, now, domains_up=domains_up, gate=gate)
+        builder = StepBuilder(domain, self.ground, now, domains_up=domains_up, gate=gate)
         if self.assignment.has_map:
             self.queues.hidden = self.assignment.hidden(domain_id, self.queues.contract_ids())
         if gate is not None:
@@ -242,6 +243,21 @@ class Scheduler:
         self.domains[domain_id].next_step_id += steps
         self._steps += steps
         self._output_tokens += tokens
+
+    @property
+    def domains_up(self) -> list[DomainState]:
+        """The domains that serve."""
+        return [each for each in self.domains.values() if each.is_up]
+
+    def completed(self, sequences: Iterable[SequenceState], now: float) -> list[FinishOutput]:
+        """End those of these sequences that have all their tokens."""
+        ended = [each for each in sequences if each.is_done_planning]
+        return [self._finish(each, now, "length") for each in ended]
+
+    @property
+    def open_sequences(self) -> Iterable[SequenceState]:
+        """Those admitted that have not ended."""
+        return self._by_request.values()
 
     def domain_failed(self, domain_id: str, now: float, *, isolates: bool = False) -> tuple[int, list[Output]]:
         """A domain died: its requests wait again, with the KV that outlives it where its memory does.
@@ -460,6 +476,9 @@ class Scheduler:
             domain_ids=sequence.domain_ids,
             met=met,
             error=error,
+            first_token_s=math.nan if sequence.first_token_s is None else sequence.first_token_s,
+            last_token_s=sequence.last_token_s,
+            longest_gap_s=sequence.longest_gap_s,
         )
 
     def _account(self, sequence: SequenceState, now: float, reason: FinishReason, met: bool | None) -> None:

@@ -67,6 +67,8 @@ class SequenceState:
     deadline_s = TimeColumn(columns.DEADLINE_S)
     ttft_deadline_s = TimeColumn(columns.TTFT_DEADLINE_S)
     tpot_s = TimeColumn(columns.TPOT_S)
+    last_token_s = TimeColumn(columns.LAST_TOKEN_S)
+    longest_gap_s = TimeColumn(columns.LONGEST_GAP_S)
 
     def __init__(
         self, sequence_id: int, request: Request, contract: SLOContract, table: SequenceTable | None = None

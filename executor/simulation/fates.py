@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from superinfer.scheduler.outputs import FinishOutput, StageTimes
 from superinfer.scheduler.request import Request
+from superinfer.scheduler.sequence import SequenceState
 from superinfer.scheduler.steps import FinishReason
 
 STAGES = ("queue_s", "prefill_s", "decode_s", "rotated_s", "migration_s")
@@ -117,36 +118,26 @@ class Fates:
         """The request was not admitted."""
         self.refusals[self._rows.pop(request_id)] = refusal
 
-    def token(self, request_id: str, now: float) -> None:
-        """An output token of the request was committed."""
-        row = self._rows[request_id]
-        if self.output_tokens[row]:
-            gap = now - self.last_token_s[row]
-            if gap > self.longest_gap_s[row]:
-                self.longest_gap_s[row] = gap
-        else:
-            self.first_token_s[row] = now
-        self.last_token_s[row] = now
-        self.output_tokens[row] += 1
-
-    def tokens(self, request_id: str, ends_s: Sequence[float], longest_s: float) -> None:
-        """Output tokens of a request that has some already, at these times; `longest_s` is the longest between two."""
-        row = self._rows[request_id]
-        gap = max(ends_s[0] - self.last_token_s[row], longest_s)
-        if gap > self.longest_gap_s[row]:
-            self.longest_gap_s[row] = gap
-        self.last_token_s[row] = ends_s[-1]
-        self.output_tokens[row] += len(ends_s)
-
     def finished(self, finish: FinishOutput, now: float) -> None:
         """The request ended."""
         row = self._rows.pop(finish.request_id)
         self.finished_s[row] = now
         self.reasons[row] = finish.reason
         self.met[row] = finish.met
+        self.output_tokens[row] = finish.output_tokens
+        self.first_token_s[row], self.last_token_s[row] = finish.first_token_s, finish.last_token_s
+        self.longest_gap_s[row] = finish.longest_gap_s
         domains = tuple(finish.domain_ids)
         self.domain_ids[row] = self._shared_domains.setdefault(domains, domains)
         for name, column in zip(STAGES, self.stages, strict=True):
             column[row] = getattr(finish.stages, name)
         if finish.error is not None:
             self.errors[row] = finish.error
+
+    def left_open(self, sequences: Iterable[SequenceState]) -> None:
+        """How far those came that have not ended when the run does."""
+        for sequence in sequences:
+            row = self._rows[sequence.request.request_id]
+            self.output_tokens[row] = len(sequence.outputs)
+            self.first_token_s[row] = math.nan if sequence.first_token_s is None else sequence.first_token_s
+            self.last_token_s[row], self.longest_gap_s[row] = sequence.last_token_s, sequence.longest_gap_s

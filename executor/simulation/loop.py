@@ -19,8 +19,8 @@ from superinfer.executor.simulation.fates import Fates
 from superinfer.executor.simulation.faults import DomainFault, FaultRecord
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
-from superinfer.scheduler.fast_forward import advance, steady_stretch
-from superinfer.scheduler.outputs import Output, TokensOutput
+from superinfer.scheduler.fast_forward import Horizon, Stretch
+from superinfer.scheduler.outputs import FinishOutput, Output
 from superinfer.scheduler.policies.base import Policy
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.scheduler import Scheduler
@@ -57,7 +57,7 @@ class _StepEnd:
 class _StretchEnd:
     """The end of steps that were taken together."""
 
-    domain_id: str
+    stretch: Stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,7 @@ class _Loop:
             upcoming = min(events[0][0] if events else math.inf, math.inf if request is None else request.arrival_s)
             if upcoming > self.now and self._idle:
                 self._plan_idle()
+        fates.left_open(scheduler.open_sequences)
 
     def _handle(self, event: _Event) -> None:
         if isinstance(event, _StepEnd):
@@ -191,7 +192,10 @@ class _Loop:
                 self._idle[domain_id] = None
                 self._note(self.scheduler.observe(event.result, self.now))
         elif isinstance(event, _StretchEnd):
-            self._idle[event.domain_id] = None
+            stretch = event.stretch
+            self._idle[stretch.domain_id] = None
+            self.scheduler.model.observe(stretch.last_shape, stretch.last_duration_s)
+            self._note(self.scheduler.completed(stretch.sequences, self.now))
         elif isinstance(event, _Death):
             self._die(event.fault)
         elif isinstance(event, _Detection):
@@ -225,27 +229,20 @@ class _Loop:
             self.push(result.finished_s, _StepEnd(result, self._deaths[domain_id]))
 
     def _skip(self, domain_id: str) -> bool:
-        """Take the steps together that end before anything happens elsewhere that could matter; False if none do."""
-        stretch = steady_stretch(self.scheduler, domain_id, self.now)
-        if stretch is None:
-            return False
+        """Take the next steps of a domain together where nothing can change a decision; False where one is to be
+        planned.
+        """
         while self._disturbances_s and self._disturbances_s[0] <= self.now:
             heapq.heappop(self._disturbances_s)
-        horizon_s = min(self._next_arrival_s, self._disturbances_s[0] if self._disturbances_s else math.inf)
+        horizon = Horizon(self._next_arrival_s, self._disturbances_s[0] if self._disturbances_s else math.inf)
         device = self._devices[domain_id]
         device.now = self.now
-        durations = device.decode_until(stretch, horizon_s, self._overhead_s)
-        if not durations:
+        stretch = device.decode_until(self.scheduler, horizon, self._overhead_s)
+        if stretch is None:
             return False
-        advance(self.scheduler, stretch, durations)
-        gaps = [self._overhead_s + duration_s for duration_s in durations]
-        ends = list(itertools.accumulate(gaps, initial=self.now))[1:]
-        longest_s = max(gaps)
-        for sequence in stretch.sequences:
-            self.fates.tokens(sequence.request.request_id, ends, longest_s)
-        self.steps += len(durations)
+        self.steps += stretch.steps
         del self._idle[domain_id]
-        self.push(ends[-1], _StretchEnd(domain_id))
+        self.push(stretch.end_s, _StretchEnd(stretch))
         return True
 
     def _die(self, fault: DomainFault) -> None:
@@ -268,13 +265,10 @@ class _Loop:
         self._idle[domain_id] = None
         self.scheduler.domain_ready(self._specs[domain_id], self.now)
 
-    def _note(self, outputs: list[Output]) -> None:
+    def _note(self, outputs: Iterable[Output]) -> None:
         now, fates = self.now, self.fates
         for output in outputs:
-            if isinstance(output, TokensOutput):
-                for request_id in output.request_ids:
-                    fates.token(request_id, now)
-            else:
+            if isinstance(output, FinishOutput):
                 fates.finished(output, now)
                 self.last_end_s = now
 

@@ -19,19 +19,18 @@ import math
 
 import numpy as np
 
-from superinfer.profiler.latency_model import LatencyModel, StepShape
+from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.ageing import Ageing
 from superinfer.scheduler.columns import CONTRACT, DEADLINE_S, SEQUENCE_ID
 from superinfer.scheduler.decay import DecayProfile
 from superinfer.scheduler.policies.best_effort import BestEffortTurns
 from superinfer.scheduler.policies.planner_config import PlannerConfig
 from superinfer.scheduler.policies.slack_step import SlackStep
-from superinfer.scheduler.policies.step_kernel import LEAST_CAP_STEPS
-from superinfer.scheduler.policies.step_state import DONE, MAY_PREFILL, MAY_RETURN, NEEDS_ROOM
+from superinfer.scheduler.policies.step_state import DONE, MAY_PREFILL, MAY_RETURN, NEEDS_ROOM, Step
 from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState, Status
-from superinfer.scheduler.slack import remaining_s, slack_s
-from superinfer.scheduler.step_builder import StepBuilder
+from superinfer.scheduler.slack import slack_s
+from superinfer.scheduler.step_builder import Ground, StepBuilder
 
 BEST_EFFORT_DEADLINE_S = 1e9
 
@@ -100,26 +99,15 @@ class SlackPolicy:
         if not builder.steps:
             self._serve_anything(builder)
 
-    def decodes_all_s(self, sequences: list[SequenceState], last: StepShape, now: float) -> float:
-        """For how long plans would decode all of these and nothing else, if they were alone and nobody came or ended;
-        0 where that has to be planned. `last` is the widest step until then.
+    def decoding_step(self, ground: Ground, domain_id: str, now: float, domains_up: int) -> Step:
+        """The ground on which `stretch_kernel.decode_stretch` asks whether a step decodes all that run.
 
-        Requests of one class hold each other up by no limit while all of them can make it or all are lost. Slack falls
-        no faster than time passes, and a request stays lost if even steps a quarter shorter than predicted would not
-        bring it home. A less urgent class has a step cap.
+        Shares of the device that arrivals take fall while nobody arrives, and caps rise: what goes into a step now, as
+        far as these decide it, does so until somebody does.
         """
-        level = self._classes.level(sequences[0])
-        if any(self._classes.level(sequence) != level for sequence in sequences):
-            return 0.0
-        if level > 0 and self.model.step_s(last) > self._idle_cap_s(now, level):
-            return 0.0
-        if sequences[0].domain is not None:
-            self._turns.served(sequences[0].domain.domain_id)
-        least = min(slack_s(sequence, self.model, now) for sequence in sequences)
-        if least > 0.0:
-            return least
-        hopeless = (s.deadline_s - now <= 0.75 * remaining_s(s, self.model) for s in sequences)
-        return math.inf if all(hopeless) else 0.0
+        if self._classes.has_best_effort:
+            self._turns.served(domain_id)
+        return self._step.for_decodes(ground, now, domains_up)
 
     def _take_turn(self, builder: StepBuilder) -> None:
         """Best effort that has been getting nothing for long: a token or a small chunk, within the slack there is."""
@@ -187,13 +175,6 @@ class SlackPolicy:
             if spare < builder.air_blocks or not builder.rotate_in(sequence):
                 return
         builder.decode(sequence)
-
-    def _idle_cap_s(self, now: float, level: int) -> float:
-        """Step cap while nothing more urgent is alive: what the tightest contract above can bear to wait, and never
-        less than it takes to share a step.
-        """
-        cap_s = self.planner.idle_step_share * self._classes.initial_slack_s(now, level)
-        return max(cap_s, LEAST_CAP_STEPS * self.model.decode_step_s(0))
 
     def _less_urgent(self, builder: StepBuilder, level: int) -> list[int]:
         """Rows of running sequences of strictly less urgent classes, the least urgent last: the first to give way, and

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.columns import IntArray, float_cells, int_cells
+from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.decay import DecayProfile
-from superinfer.scheduler.kernels import model_columns
 from superinfer.scheduler.policies import step_state as at
 from superinfer.scheduler.policies.class_order import assess_class, sort_by_risk
 from superinfer.scheduler.policies.planner_config import PlannerConfig
@@ -17,7 +18,7 @@ from superinfer.scheduler.policies.slack_kernels import allowance_s, decay_colum
 from superinfer.scheduler.policies.step_kernel import compose
 from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState
-from superinfer.scheduler.step_builder import StepBuilder
+from superinfer.scheduler.step_builder import Ground, StepBuilder
 
 
 class SlackStep:
@@ -27,10 +28,12 @@ class SlackStep:
         self, model: LatencyModel, decay: DecayProfile, planner: PlannerConfig, classes: UrgencyClasses
     ) -> None:
         self._model, self._planner, self._classes = model, planner, classes
-        self._constants, self._points = model_columns(model)
         self._efficient_chunk = model.efficient_chunk
         self._decay = decay_columns(decay)
         self._levels = np.empty((0, at.LEVEL_FIGURES), np.float64)
+        self._level_cells = float_cells(self._levels)
+        self._config: SchedulerConfig | None = None
+        self._most = 0
         self._members, self._slacks = np.empty(0, np.int64), np.empty(0, np.float64)
         self._state_array, self._figure_array = np.zeros(at.STATE, np.int64), np.zeros(at.FIGURES, np.float64)
         self._state, self._figures = int_cells(self._state_array), float_cells(self._figure_array)
@@ -40,39 +43,51 @@ class SlackStep:
     def begin(self, builder: StepBuilder) -> None:
         """A new step."""
         self._builder = builder
-        classes, model, config, planner = self._classes, self._model, builder.config, self._planner
-        count = classes.count
-        if len(self._levels) != count:
-            self._levels = np.zeros((count, at.LEVEL_FIGURES), np.float64)
-        share = 0.0
-        cells = float_cells(self._levels)
-        for level in range(count):
-            base = level * at.LEVEL_FIGURES
-            cells[base + at.SHARE_LEFT] = 1.0 - min(share, 0.95)
-            share = classes.load_share(builder.now, level) / builder.domains_up
-            cells[base + at.RESERVE_SHARE] = planner.reserve_alpha * share
-            cells[base + at.IDLE_CAP_S] = planner.idle_step_share * classes.initial_slack_s(builder.now, level)
-            cells[base + at.IS_BEST_EFFORT] = classes.is_best_effort(level)
-        state, figures = self._state, self._figures
+        self._settle(builder.config, builder.now, builder.domains_up)
+        state = self._state
         state[at.PHASE], state[at.LEVEL], state[at.START], state[at.LIVE], state[at.POSITION] = at.CLASS, 0, 0, 0, -1
         state[at.STAMP], state[at.AIR] = builder.stamp, builder.air_blocks
-        state[at.MAX_RUNS], state[at.MAX_STEP_TOKENS] = config.max_running, config.max_step_tokens
-        state[at.BLOCK_SIZE], state[at.EFFICIENT_CHUNK] = config.block_size, self._efficient_chunk
-        state[at.LOOSE_LIMIT] = planner.loose_limit(config.max_running)
-        figures[at.NOW], figures[at.CORRECTION], figures[at.UPPER_RATIO] = (
-            builder.now,
-            model.correction,
-            model.upper_ratio,
-        )
-        figures[at.EVEN_S] = figures[at.WHOLE_S] = np.inf
-        figures[at.PROMPT_TOKEN_S], figures[at.BURST_SHARE] = model.prefill_token_s, planner.burst_share
-        figures[at.MARGIN_S] = planner.margin_share * classes.least_allowed_s
+        figures = self._figures
+        figures[at.EVEN_S] = figures[at.WHOLE_S] = math.inf
+        figures[at.PROMPT_TOKEN_S] = self._model.prefill_token_s
         self.look_again()
+
+    def for_decodes(self, ground: Ground, now: float, domains_up: int) -> at.Step:
+        """A step of a domain that does nothing but decode."""
+        self._settle(ground.config, now, domains_up)
+        if len(self._members) < ground.config.max_running:
+            room = ground.config.max_running
+            self._members, self._slacks = np.empty(room, np.int64), np.empty(room, np.float64)
+        return self._on(ground)
+
+    def _settle(self, config: SchedulerConfig, now: float, domains_up: int) -> None:
+        """What is so for the whole plan."""
+        classes, model, planner = self._classes, self._model, self._planner
+        if len(self._levels) != classes.count:
+            self._levels = np.zeros((classes.count, at.LEVEL_FIGURES), np.float64)
+            self._level_cells = float_cells(self._levels)
+        share, cells, base = 0.0, self._level_cells, 0
+        for level in range(classes.count):
+            cells[base + at.SHARE_LEFT] = 1.0 - min(share, 0.95)
+            share = classes.load_share(now, level) / domains_up
+            cells[base + at.RESERVE_SHARE] = planner.reserve_alpha * share
+            cells[base + at.IDLE_CAP_S] = planner.idle_step_share * classes.initial_slack_s(now, level)
+            cells[base + at.IS_BEST_EFFORT] = classes.is_best_effort(level)
+            base += at.LEVEL_FIGURES
+        state, figures = self._state, self._figures
+        if config is not self._config:
+            self._config, self._most = config, planner.loose_limit(config.max_running)
+            state[at.MAX_RUNS], state[at.MAX_STEP_TOKENS] = config.max_running, config.max_step_tokens
+            state[at.BLOCK_SIZE], state[at.EFFICIENT_CHUNK] = config.block_size, self._efficient_chunk
+            state[at.LOOSE_LIMIT] = self._most
+            figures[at.BURST_SHARE] = planner.burst_share
+        figures[at.NOW], figures[at.CORRECTION], figures[at.UPPER_RATIO] = now, model.correction, model.upper_ratio
+        figures[at.MARGIN_S] = planner.margin_share * classes.least_allowed_s
 
     def look_again(self) -> None:
         """Find anew who could have work: those with KV, and the first that wait under each contract."""
         builder, queues = self._builder, self._builder.queues
-        most = self._planner.loose_limit(builder.config.max_running)
+        most = self._most
         parts = [builder.domain.running.rows]
         if builder.domain.rotated:
             parts.append(builder.domain.rotated.rows)
@@ -85,14 +100,16 @@ class SlackStep:
         if len(self._members) < self._state[at.START] + len(self._candidates):
             room = 2 * (self._state[at.START] + len(self._candidates))
             self._members, self._slacks = np.resize(self._members, room), np.resize(self._slacks, room)
-        ground = builder.ground
-        self._step = at.Step(
-            builder.table.counts,
-            builder.table.times,
+        self._step = self._on(builder.ground)
+
+    def _on(self, ground: Ground) -> at.Step:
+        return at.Step(
+            ground.table.counts,
+            ground.table.times,
             self._candidates,
             self._classes.level_column,
-            self._constants,
-            self._points,
+            ground.constants,
+            ground.points,
             self._decay,
             self._levels,
             self._figure_array,
@@ -164,13 +181,13 @@ class SlackStep:
     def spare_s(self) -> float:
         """How much longer the step could become if all live members so far spent all their slack on it."""
         rows = np.concatenate([self._live(level) for level in range(self._state[at.LEVEL])])
-        table, figures = self._builder.table, self._figures
+        ground, table, figures = self._builder.ground, self._builder.table, self._figures
         _, whole_s = allowance_s(
             table.counts,
             table.times,
             rows,
-            self._constants,
-            self._points,
+            ground.constants,
+            ground.points,
             figures[at.CORRECTION],
             figures[at.NOW],
             self._decay,
@@ -184,15 +201,15 @@ class SlackStep:
         """All of a class that could have work: those that can make it, by risk, then the lost ones."""
         self._state[at.START] = 0
         self.look_again()
-        table, figures = self._builder.table, self._figures
+        ground, table, figures = self._builder.ground, self._builder.table, self._figures
         live, lost = assess_class(
             table.counts,
             table.times,
             self._candidates,
             self._classes.level_column,
             level,
-            self._constants,
-            self._points,
+            ground.constants,
+            ground.points,
             figures[at.CORRECTION],
             figures[at.NOW],
             self._members,

@@ -34,9 +34,7 @@ from superinfer.scheduler.policies.class_order import (
     split_class,
 )
 from superinfer.scheduler.policies.slack_kernels import (
-    decode_step_s,
     needed_pace_s,
-    one_token_s,
 )
 from superinfer.scheduler.policies.step_parts import (
     all_decodes_fit,
@@ -45,6 +43,7 @@ from superinfer.scheduler.policies.step_parts import (
     chunk_within,
     decode,
     following_prefill,
+    idle_cap_s,
     predicted_s,
     runs_below,
 )
@@ -52,8 +51,6 @@ from superinfer.scheduler.policies.step_state import Step
 
 PATIENCE = 0.3
 """Share of its allowed time that a less urgent request's slack must exceed for its prefill to wait for a good chunk."""
-LEAST_CAP_STEPS = 2.0
-"""The step cap is at least as long as this many steps of one decode."""
 LOOSE_SHARE = 0.75
 """Share of the sequences a domain may run beyond which less urgent ones do not enter: requests that were given up hold
 their KV, and must not keep urgent ones out."""
@@ -118,10 +115,7 @@ def begin_class(step: Step) -> None:
     figures[at.CAP_S], state[at.MIN_CHUNK] = math.inf, state[at.EFFICIENT_CHUNK]
     is_first = figures[at.EVEN_S] == math.inf and level == 0
     if figures[at.EVEN_S] == math.inf and not is_first:
-        # While nothing more urgent is alive: what the tightest contract above can bear to wait, and never less than it
-        # takes to share a step.
-        alone_s = decode_step_s(step.constants, one_token_s(step.constants, step.points), figures[at.CORRECTION], 0)
-        figures[at.CAP_S], state[at.MIN_CHUNK] = max(step.levels[level, at.IDLE_CAP_S], LEAST_CAP_STEPS * alone_s), 1
+        figures[at.CAP_S], state[at.MIN_CHUNK] = idle_cap_s(step, level), 1
     if live == 0:
         enter_phase(state, at.ALLOWANCES)
     elif is_first:

@@ -24,10 +24,11 @@ from superinfer.scheduler.kernels import (
     step_s,
 )
 from superinfer.scheduler.policies import step_state as at
-from superinfer.scheduler.policies.slack_kernels import (
-    allowance_s,
-)
+from superinfer.scheduler.policies.slack_kernels import allowance_s, decode_step_s, one_token_s
 from superinfer.scheduler.policies.step_state import Step
+
+LEAST_CAP_STEPS = 2.0
+"""The step cap is at least as long as this many steps of one decode."""
 
 
 @compiled
@@ -144,6 +145,15 @@ def allowed_s(step: Step, rows: IntArray, reserve_share: float, margin_s: float)
         margin_s,
         step.figures[at.UPPER_RATIO],
     )
+
+
+@compiled
+def idle_cap_s(step: Step, level: int) -> float:
+    """Step cap while nothing more urgent than a class is alive: what the tightest contract above can bear to wait, and
+    never less than it takes to share a step.
+    """
+    alone_s = decode_step_s(step.constants, one_token_s(step.constants, step.points), step.figures[at.CORRECTION], 0)
+    return max(step.levels[level, at.IDLE_CAP_S], LEAST_CAP_STEPS * alone_s)
 
 
 @compiled
