@@ -68,12 +68,14 @@ def take_stretch(
     if scheduler.queues.count or domain.rotated or domain.in_flight or not domain.running or not _is_known(policy):
         return None
     config, rows = scheduler.config, domain.running.rows
-    if scheduler.bandwidth.is_used or config.admission != "accept" or len(rows) > config.max_step_tokens:
+    if scheduler.bandwidth.is_used or scheduler.has_suspects:
+        return None
+    if config.admission != "accept" or len(rows) > config.max_step_tokens:
         return None
     spare = min(each.device_blocks.free - SPARE_BLOCKS * each.device_blocks.total for each in scheduler.domains_up)
     if spare < 0 or not are_decoding(scheduler.table.counts, rows):
         return None
-    step = _step(scheduler, domain_id, now)
+    step = _step(scheduler, now)
     model, result = scheduler.model, np.empty(3, np.float64)
     step.figures[at.UPPER_RATIO] = model.upper
     steps: int = decode_stretch(
@@ -89,6 +91,8 @@ def take_stretch(
     )
     if not steps:
         return None
+    if isinstance(policy, SlackPolicy):
+        policy.decoded_all(domain_id)
     model.correction, model.upper = float(step.figures[at.CORRECTION]), float(step.figures[at.UPPER_RATIO])
     sequences = domain.running.sequences
     tokens = [0] * steps
@@ -105,11 +109,11 @@ def take_stretch(
     return Stretch(domain_id, sequences, steps, float(result[END_S]), shape, float(result[LAST_DURATION_S]))
 
 
-def _step(scheduler: Scheduler, domain_id: str, now: float) -> Step:
+def _step(scheduler: Scheduler, now: float) -> Step:
     """What the compiled loop works on; with no classes where the policy decodes whatever it has."""
     policy, ground = scheduler.policy, scheduler.ground
     if isinstance(policy, SlackPolicy):
-        return policy.decoding_step(ground, domain_id, now, len(scheduler.domains_up))
+        return policy.decoding_step(ground, now, len(scheduler.domains_up))
     state, figures = np.zeros(at.STATE, np.int64), np.zeros(at.FIGURES, np.float64)
     state[at.BLOCK_SIZE] = scheduler.config.block_size
     figures[at.NOW], figures[at.CORRECTION] = now, scheduler.model.correction

@@ -255,6 +255,11 @@ class Scheduler:
         return [self._finish(each, now, "length") for each in ended]
 
     @property
+    def has_suspects(self) -> bool:
+        """Whether any sequence is suspected of the death of a worker."""
+        return bool(self._suspects)
+
+    @property
     def open_sequences(self) -> Iterable[SequenceState]:
         """Those admitted that have not ended."""
         return self._by_request.values()

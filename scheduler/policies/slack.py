@@ -99,15 +99,18 @@ class SlackPolicy:
         if not builder.steps:
             self._serve_anything(builder)
 
-    def decoding_step(self, ground: Ground, domain_id: str, now: float, domains_up: int) -> Step:
+    def decoding_step(self, ground: Ground, now: float, domains_up: int) -> Step:
         """The ground on which `stretch_kernel.decode_stretch` asks whether a step decodes all that run.
 
         Shares of the device that arrivals take fall while nobody arrives, and caps rise: what goes into a step now, as
         far as these decide it, does so until somebody does.
         """
+        return self._step.for_decodes(ground, now, domains_up)
+
+    def decoded_all(self, domain_id: str) -> None:
+        """All that run on a domain have decoded: best effort among them was served."""
         if self._classes.has_best_effort:
             self._turns.served(domain_id)
-        return self._step.for_decodes(ground, now, domains_up)
 
     def _take_turn(self, builder: StepBuilder) -> None:
         """Best effort that has been getting nothing for long: a token or a small chunk, within the slack there is."""
