@@ -28,6 +28,7 @@ from superinfer.executor.messages import (
     Hello,
     RegisterContract,
     Rejected,
+    Resumed,
     RetireContract,
     Stats,
     Submit,
@@ -60,6 +61,7 @@ class EngineClient:
 
     def __init__(self, endpoint: str, *, engine_alive: Callable[[], bool] | None = None) -> None:
         self.domain_events: list[DomainEvent] = []
+        self.resumptions: list[Resumed] = []
         self._endpoint = endpoint
         self._engine_alive = engine_alive
         self._context = zmq.asyncio.Context()
@@ -190,6 +192,8 @@ class EngineClient:
                     self._ready.set_result(message)
             case DomainEvent():
                 self.domain_events.append(message)
+            case Resumed():
+                self.resumptions.append(message)
             case Stats():
                 if self._stats:
                     answer = self._stats.popleft()

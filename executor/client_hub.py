@@ -108,4 +108,5 @@ def _finished(output: FinishOutput, now: float) -> Finished:
         output_tokens=output.output_tokens,
         domain_ids=output.domain_ids,
         error=output.error,
+        cached_tokens=output.cached_tokens,
     )

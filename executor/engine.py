@@ -36,6 +36,7 @@ from superinfer.executor.messages import (
     Stats,
     Submit,
 )
+from superinfer.executor.recovery import Recovery
 from superinfer.executor.supervised_worker import SupervisedWorker, WorkerState
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.executor.worker_messages import error_kind, error_message
@@ -77,6 +78,7 @@ class Engine:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._hub = ClientHub(self._context, endpoint)
         cores = worker_cores or [[] for _ in range(config.domains)]
+        self._recoveries: list[Recovery] = []
         self._kv_pools = make_pools(config.domains) if config.checkpoint.enabled else []
         self._workers = [
             SupervisedWorker(
@@ -275,6 +277,9 @@ class Engine:
         assert self._scheduler is not None
         worker.pipeline.received(result)
         worker.failures = 0
+        for recovery in [each for each in self._recoveries if each.has_started(result)]:
+            self._recoveries.remove(recovery)
+            self._hub.broadcast(recovery.resumed)
         self._hub.deliver(self._scheduler.observe(result, now), now)
 
     def _lose(self, worker: SupervisedWorker, detail: str, now: float, *, isolates: bool) -> None:
@@ -286,6 +291,8 @@ class Engine:
         worker.fail()
         moved, outputs = self._scheduler.domain_failed(worker.domain_id, now, isolates=isolates)
         self._hub.deliver(outputs, now)
+        if moved:
+            self._recoveries.append(Recovery(worker.domain_id, now))
         self._announce(worker, "down", now, moved_requests=moved, detail=detail)
 
     def _announce(
@@ -319,6 +326,8 @@ class Engine:
                 if (plan := scheduler.plan(worker.domain_id, now)) is None:
                     break
                 worker.process.send(plan)
+                for recovery in self._recoveries:
+                    recovery.planned(plan)
                 sent_s = time.monotonic()
                 worker.pipeline.sent(plan, sent_s, sent_s - now)
 

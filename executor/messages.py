@@ -108,6 +108,7 @@ class Finished(msgspec.Struct, tag=True):
     output_tokens: int
     domain_ids: list[str] = []
     error: str | None = None
+    cached_tokens: int = 0
 
 
 class Rejected(msgspec.Struct, tag=True):
@@ -128,6 +129,19 @@ class DomainEvent(msgspec.Struct, tag=True):
     worker_pid: int
     moved_requests: int = 0
     detail: str = ""
+
+
+class Resumed(msgspec.Struct, tag=True):
+    """The first step that holds requests of a dead domain has run: it began at `started_s`, `noticed_s` is when the
+    engine noticed the death. `recomputed_tokens` are those in it whose KV had been lost.
+    """
+
+    dead_domain_id: str
+    domain_id: str
+    noticed_s: float
+    started_s: float
+    requests: int
+    recomputed_tokens: int
 
 
 class ContractStats(msgspec.Struct, kw_only=True):
@@ -159,4 +173,4 @@ class Stats(msgspec.Struct, tag=True, kw_only=True):
     reserved_gb_per_s: dict[str, dict[str, float]] = {}
 
 
-EngineMessage = EngineReady | EngineFailed | FellBack | Tokens | Finished | Rejected | DomainEvent | Stats
+EngineMessage = EngineReady | EngineFailed | FellBack | Tokens | Finished | Rejected | DomainEvent | Resumed | Stats

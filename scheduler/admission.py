@@ -155,7 +155,7 @@ class AdmissionControl:
         work.arrivals_per_s = work.arrivals_per_s * faded + 1.0 / RATE_WINDOW_S
         work.last_arrival_s = now
         gain = 0.1 if work.mean_prompt else 1.0
-        work.mean_prompt += gain * (sequence.prompt_length - work.mean_prompt)
+        work.mean_prompt += gain * (sequence.prefill_left - work.mean_prompt)
         work.mean_outputs += gain * (sequence.expected_outputs - work.mean_outputs)
 
     def ended(self, sequence: SequenceState, now: float, *, met: bool | None) -> None:
@@ -215,7 +215,7 @@ class AdmissionControl:
         # Places come free as those that run end; until then who is beyond them waits.
         beyond = max(live + 1.0 - batch, 0.0) / max(live, 1.0)
         wait_s = waiting_prompts * prompt_token_s + beyond * outputs * step_s / batch
-        first_s = (wait_s + self._model.prefill_s(0, sequence.prompt_length)) / spare
+        first_s = (wait_s + self._model.prefill_s(sequence.computed, sequence.prefill_left)) / spare
         token_s = step_s / spare
         return Estimate(first_s, token_s, first_s + max(sequence.expected_outputs - 1, 0) * token_s)
 

@@ -18,7 +18,8 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
 
     `admission` "refuse" turns away, or degrades to its alternative service, a request that load would make late;
     "accept" takes all. `max_waiting` bounds how many requests of a best-effort contract wait. Error budgets are kept
-    over the last `budget_window_s`.
+    over the last `budget_window_s`. With `prefix_cache` prompts that begin alike share the KV of what they have in
+    common.
     """
 
     policy: str = "slack"
@@ -32,6 +33,7 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
     admission: Literal["accept", "refuse"] = "accept"
     max_waiting: int | None = None
     budget_window_s: float = 3600.0
+    prefix_cache: bool = False
 
 
 class DomainSpec(msgspec.Struct, frozen=True):

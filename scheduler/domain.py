@@ -101,7 +101,8 @@ class Batch:
 
 @dataclass(slots=True)
 class InFlightStep:
-    """A step that was planned and not yet observed: its decodes, the sequences that prefill and where each began.
+    """A step that was planned and not yet observed: its decodes, the sequences that prefill, and of each the tokens
+    from `starts` up to `ends`.
 
     `lent` are blocks of other domains that the step reads and nobody holds any more once it is over.
     """
@@ -111,6 +112,7 @@ class InFlightStep:
     batch: Batch
     prefills: list[SequenceState]
     starts: list[int]
+    ends: list[int]
     rotated: list[int]
     lent: list[int]
 

@@ -46,6 +46,7 @@ class TokensOutput(msgspec.Struct):
 class FinishOutput(msgspec.Struct, kw_only=True):
     """The end of a request; it follows the request's last token. `met` is None for a best-effort contract. Tokens were
     committed from `first_token_s` to `last_token_s`, `longest_gap_s` apart at most; NaN and 0 where there were none.
+    `cached_tokens` of its prompt were not computed for it: their KV was there from earlier requests.
     """
 
     request_id: str
@@ -59,6 +60,7 @@ class FinishOutput(msgspec.Struct, kw_only=True):
     first_token_s: float = math.nan
     last_token_s: float = math.nan
     longest_gap_s: float = 0.0
+    cached_tokens: int = 0
 
 
 Output = TokensOutput | FinishOutput

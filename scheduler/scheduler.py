@@ -28,6 +28,7 @@ from superinfer.scheduler.kernels import land
 from superinfer.scheduler.outputs import FinishOutput, Output, Refusal
 from superinfer.scheduler.policies.base import Policy
 from superinfer.scheduler.policies.registry import make_policy
+from superinfer.scheduler.prefix_cache import extend_names, find_prefix, share
 from superinfer.scheduler.queues import WaitingQueues
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.request_checks import unfit
@@ -132,6 +133,8 @@ class Scheduler:
             request.contract_id = contract_id
             sequence = SequenceState(self._next_sequence_id, request, self._contracts[contract_id], self.table)
             sequence.expected_outputs = self._expected_outputs(request)
+            if self.config.prefix_cache:
+                self._look_up(sequence)
             refusal = self.admission.refusal(sequence, now)
             if refusal is None:
                 if contract_id != asked_id:
@@ -203,9 +206,10 @@ class Scheduler:
         domain.finished = []
         domain.next_step_id += 1
         starts = [chunk.start for chunk in builder.chunks]
+        ends = [chunk.start + chunk.count for chunk in builder.chunks]
         moved = [rotation.sequence_id for rotation in (*builder.rotate_out_list, *builder.rotate_in_list)]
         domain.in_flight[plan.step_id] = InFlightStep(
-            plan.step_id, builder.shape, batch, builder.prefills, starts, moved, builder.lent
+            plan.step_id, builder.shape, batch, builder.prefills, starts, ends, moved, builder.lent
         )
         self._steps += 1
         return plan
@@ -221,6 +225,10 @@ class Scheduler:
         land(self.table.counts, step.batch.rows, step.batch.ids)
         for sequence in step.prefills:
             sequence.in_flight = max(sequence.in_flight - 1, 0)
+        if self.config.prefix_cache:
+            for sequence, end in zip(step.prefills, step.ends, strict=True):
+                if sequence.domain is domain:
+                    share(sequence, domain.memory, end, self.config.block_size)
         if step.shape.tokens:
             self.model.observe(step.shape, result.duration_s)
         taken = commit_tokens(self.table, self._by_sequence, step.batch, result, now)
@@ -320,6 +328,13 @@ class Scheduler:
         sequence.domain_deaths += 1
         sequence.is_isolated = isolates or sequence.domain_deaths > 1
         self._suspects[sequence.sequence_id] = sequence, len(sequence.outputs), computed
+
+    def _look_up(self, sequence: SequenceState) -> None:
+        """How much of a new request's prompt is in memory now: what is expected of its prefill."""
+        extend_names(sequence.block_names, sequence.request.prompt_token_ids, self.config.block_size)
+        memories = {id(domain.memory): domain.memory for domain in self.domains.values()}.values()
+        found = (find_prefix(sequence, memory, self.config.block_size) for memory in memories)
+        sequence.computed = max((kept.tokens for kept in found if kept is not None), default=0)
 
     def _clear_suspects(self) -> None:
         """Who has got a token since its worker died did not kill it."""
@@ -451,6 +466,9 @@ class Scheduler:
         self.queues.remove(sequence)
         self.bandwidth.left(sequence, now)
         if domain is not None and sequence.known_to_worker:
+            if self.config.prefix_cache and reason in ("stop", "length"):
+                known = sequence.prompt_length + len(sequence.outputs)
+                share(sequence, domain.memory, known - 1, self.config.block_size)
             domain.memory.give_back(sequence.blocks)
             domain.host_blocks.give_back(sequence.host_blocks)
             domain.running.pop(sequence.sequence_id, None)
@@ -484,6 +502,7 @@ class Scheduler:
             first_token_s=math.nan if sequence.first_token_s is None else sequence.first_token_s,
             last_token_s=sequence.last_token_s,
             longest_gap_s=sequence.longest_gap_s,
+            cached_tokens=sequence.cached_tokens,
         )
 
     def _account(self, sequence: SequenceState, now: float, reason: FinishReason, met: bool | None) -> None:

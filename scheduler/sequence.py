@@ -40,6 +40,8 @@ class SequenceState:
     __slots__ = (
         "_blocks",
         "_host_blocks",
+        "block_names",
+        "cached_tokens",
         "contract",
         "domain",
         "domain_deaths",
@@ -51,6 +53,7 @@ class SequenceState:
         "request",
         "row",
         "sequence_id",
+        "shared_blocks",
         "stage",
         "stage_since_s",
         "stages",
@@ -84,6 +87,9 @@ class SequenceState:
         self.domain_deaths = 0
         self.is_isolated = False
         self.kept: Kept | None = None
+        self.block_names: list[bytes] = []
+        self.shared_blocks = 0
+        self.cached_tokens = 0
         self.known_to_worker = False
         self.stages = StageTimes()
         self.stage = "queue"
@@ -214,6 +220,7 @@ class SequenceState:
         Until the sequence enters a domain `computed` says how much that will be if none of it is given up meanwhile.
         """
         self.kept = kept
+        self.shared_blocks = 0
         self.computed = 0 if kept is None else kept.tokens
         self.planned_outputs = len(self.outputs)
         self.prefill_target = self.prompt_length + len(self.outputs)

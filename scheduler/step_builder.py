@@ -30,6 +30,7 @@ from superinfer.scheduler.kernels import (
     next_prefill,
     plan_decodes,
 )
+from superinfer.scheduler.prefix_cache import find_prefix, share
 from superinfer.scheduler.queues import WaitingQueues
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.steps import NewSequence, Rotation, SequenceStep
@@ -321,6 +322,8 @@ class StepBuilder:
         if not self.rotate_out(sequence):
             if sequence.in_flight:
                 return False
+            if self.config.prefix_cache:
+                share(sequence, self.domain.memory, sequence.computed, self.config.block_size)
             self._release(sequence.blocks)
             del self.domain.running[sequence.sequence_id]
             self.domain.finished.append(sequence.sequence_id)
@@ -400,6 +403,10 @@ class StepBuilder:
         rest of its prompt is lacking.
         """
         domain, size, kept = self.domain, self.config.block_size, sequence.kept
+        if kept is None and self.config.prefix_cache:
+            kept = find_prefix(sequence, domain.memory, size)
+            if not sequence.domain_ids:
+                sequence.cached_tokens = 0 if kept is None else kept.tokens
         blocks = [] if kept is None else domain.memory.left_of(kept)
         lent = sum(not domain.owns(block) for block in blocks)
         tokens = 0 if kept is None else min(kept.tokens, len(blocks) * size)
@@ -407,10 +414,9 @@ class StepBuilder:
         copied = tokens % size > 0 and not domain.owns(blocks[-1])
         if -(-(sequence.prefill_target + 1) // size) - lent + copied > domain.device_blocks.free:
             return False
-        if kept is not None:
-            sequence.kept = None
-            sequence.blocks = domain.memory.claim(kept)
-            sequence.computed = tokens
+        sequence.kept = None
+        sequence.blocks = [] if kept is None else domain.memory.claim(kept)
+        sequence.computed = tokens
         if copied:
             own = domain.device_blocks.take(1)
             assert own is not None

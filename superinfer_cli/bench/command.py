@@ -67,6 +67,19 @@ def bench(
     kv_cache_memory: Annotated[
         str | None, typer.Option(help="KV cache of each domain, for example 512MiB. Default: from free memory.")
     ] = None,
+    host_kv_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory of each domain for the KV of requests that give way, like 1GiB; without it, recomputed.",
+            show_default="none",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        bool, typer.Option(help="Keep KV in memory that outlives a worker, so that its death loses no computed token.")
+    ] = True,
+    prefix_cache: Annotated[
+        bool, typer.Option(help="Prompts that begin alike share the KV of what they have in common.")
+    ] = False,
     decay_profile: Annotated[
         Path | None, typer.Option(help="slack_decay_profile.yaml from `superinfer tune`.", show_default="built in")
     ] = None,
@@ -101,6 +114,9 @@ def bench(
         dtype=_checked_dtype(dtype),
         random_weights=random_weights,
         kv_cache_bytes=parse_bytes(kv_cache_memory, "--kv-cache-memory") if kv_cache_memory else None,
+        host_kv_memory=host_kv_memory,
+        checkpoint=checkpoint,
+        prefix_cache=prefix_cache,
         decay_profile=decay_profile,
         out=out_dir,
         force=force,

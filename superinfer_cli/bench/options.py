@@ -31,6 +31,9 @@ class BenchOptions:
     dtype: DType = "auto"
     random_weights: bool = False
     kv_cache_bytes: int | None = None
+    host_kv_memory: str | None = None
+    checkpoint: bool = True
+    prefix_cache: bool = False
     decay_profile: Path | None = None
     out: Path | None = None
     force: bool = False

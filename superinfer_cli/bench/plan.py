@@ -15,9 +15,10 @@ from superinfer.cli.bench.run import Load, longest_request
 from superinfer.cli.bench.scenario import Scenario, load_scenario, override
 from superinfer.cli.bench.workload import Encode, build_warmup, build_workload, encode_by_hash, offered_rate
 from superinfer.cli.console import err
+from superinfer.cli.host_memory import host_blocks
 from superinfer.cli.profile import ensure_profile
 from superinfer.contracts.errors import ModelError, UsageError
-from superinfer.executor.config import EngineConfig
+from superinfer.executor.config import Checkpoint, EngineConfig
 from superinfer.executor.models.catalog import resolve_model
 from superinfer.executor.models.source import ModelSource
 from superinfer.executor.tokenizer import load_tokenizer
@@ -112,9 +113,12 @@ def engine_config(options: BenchOptions, plan: Plan, policy: str) -> EngineConfi
         dtype=options.dtype,
         random_weights=options.random_weights,
         kv_cache_bytes=options.kv_cache_bytes,
+        checkpoint=Checkpoint(enabled=options.checkpoint),
         scheduler=SchedulerConfig(
             policy=policy,
             max_model_len=plan.max_model_len,
+            host_blocks=host_blocks(options.host_kv_memory, plan.profile, SchedulerConfig().block_size),
+            prefix_cache=options.prefix_cache,
             fault_domains=plan.fault_map,
             admission=options.admission,
             decay_profile_path=decay_profile_path(options),

@@ -117,6 +117,7 @@ def _target(options: BenchOptions, scenario: Scenario) -> SimulationTarget:
         ("--domains", options.domains),
         ("--kv-cache-memory", options.kv_cache_bytes),
         ("--random-weights", options.random_weights or None),
+        ("--host-kv-memory", options.host_kv_memory),
     ):
         if given is not None:
             raise UsageError(f"{flag}: has no meaning with --topology, whose devices decide it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from superinfer.cli.serve.api_keys import KeyHolder
 from superinfer.cli.serve.errors import forbidden, invalid, not_found
@@ -153,11 +154,13 @@ def served_header(jobs: Sequence[Job]) -> dict[str, str]:
     return {SERVED_HEADER: ", ".join(served)}
 
 
-def usage(jobs: Sequence[Job], choices_per_prompt: int, output_tokens: int) -> dict[str, int]:
+def usage(jobs: Sequence[Job], choices_per_prompt: int, output_tokens: int) -> dict[str, Any]:
     """The usage block; a prompt counts once, however many choices it has."""
-    prompt_tokens = sum(len(job.request.prompt_token_ids) for job in jobs[::choices_per_prompt])
+    prompts = jobs[::choices_per_prompt]
+    prompt_tokens = sum(len(job.request.prompt_token_ids) for job in prompts)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": output_tokens,
         "total_tokens": prompt_tokens + output_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(job.cached_tokens for job in prompts)},
     }

@@ -81,6 +81,19 @@ def serve(
         str | None,
         typer.Option(help="KV cache of each domain, like 2GiB.", show_default="a share of the free memory"),
     ] = None,
+    host_kv_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory of each domain for the KV of requests that give way, like 1GiB; without it, recomputed.",
+            show_default="none",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        bool, typer.Option(help="Keep KV in memory that outlives a worker, so that its death loses no computed token.")
+    ] = True,
+    prefix_cache: Annotated[
+        bool, typer.Option(help="Prompts that begin alike share the KV of what they have in common.")
+    ] = True,
     max_model_len: Annotated[
         int | None,
         typer.Option(
@@ -116,6 +129,7 @@ def serve(
     """Serve MODEL with an OpenAI-compatible API; requests name their SLO contract in x-slo-contract-id."""
     import msgspec
 
+    from superinfer.cli.host_memory import host_blocks
     from superinfer.cli.serve.address import bind
     from superinfer.cli.serve.api_keys import load_api_keys
     from superinfer.cli.serve.contract_book import ContractBook, load_contracts_and_state
@@ -135,6 +149,7 @@ def serve(
     from superinfer.cli.serve.sizes import parse_bytes
     from superinfer.contracts.errors import UsageError
     from superinfer.contracts.state_file import StateFile
+    from superinfer.executor.config import Checkpoint
     from superinfer.profiler.store import load_profile
 
     if served_model_name is not None and not served_model_name.strip():
@@ -168,11 +183,16 @@ def serve(
             decay_profile=decay_profile,
             fault_map=fault_map,
         )
-        scheduling = msgspec.structs.replace(
-            config.scheduler, admission=admission, max_waiting=max_waiting, budget_window_s=budget_window
-        )
-        config = msgspec.structs.replace(config, scheduler=scheduling)
         profile = load_profile(Path(config.profile_path))
+        scheduling = msgspec.structs.replace(
+            config.scheduler,
+            admission=admission,
+            max_waiting=max_waiting,
+            budget_window_s=budget_window,
+            host_blocks=host_blocks(host_kv_memory, profile, config.scheduler.block_size),
+            prefix_cache=prefix_cache,
+        )
+        config = msgspec.structs.replace(config, scheduler=scheduling, checkpoint=Checkpoint(enabled=checkpoint))
         latency_model = profile.latency_model
         note_unreserved(registry.list(), profile.device.memory_read_gb_per_s)
         note_other_devices(registry.list(), profile.device.name)

@@ -20,7 +20,8 @@ class Job:
     """One choice of an answer: its engine request and how its tokens become text.
 
     `end_ids` are the tokens that end the output and have no text of their own; `alternative_id` is the contract under
-    which the request was admitted, once that is known to be another than it named.
+    which the request was admitted, once that is known to be another than it named. `cached_tokens` of the prompt were
+    not computed for this request, which is known once the engine has ended it.
     """
 
     index: int
@@ -28,6 +29,7 @@ class Job:
     detokenizer: IncrementalDetokenizer
     end_ids: frozenset[int]
     alternative_id: str | None = None
+    cached_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ async def generate(engine: Engine, in_flight: InFlight, job: Job) -> AsyncGenera
                 job.alternative_id = message.contract_id
             elif isinstance(message, Finished):
                 ended = True
+                job.cached_tokens = message.cached_tokens
                 if message.reason == "stop" or message.reason == "length":
                     rest = job.detokenizer.finish()
                     reason: Literal["stop", "length"] = "stop" if job.detokenizer.stopped else message.reason

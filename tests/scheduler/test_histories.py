@@ -38,15 +38,25 @@ def make_model() -> LatencyModel:
     )
 
 
-def run_history(policy: str, seed: int, *, host_blocks: int, kv_blocks: int, kill: bool, shared: bool = False) -> int:
+def run_history(
+    policy: str, seed: int, *, host_blocks: int, kv_blocks: int, kill: bool, shared: bool = False, prefixes: int = 0
+) -> int:
     """One random history; checks every token, every block, and that everybody ends. Returns the rotations seen.
 
-    Where memory is `shared` it outlives the domains, and each reads what is in the other's blocks.
+    Where memory is `shared` it outlives the domains, and each reads what is in the other's blocks. With `prefixes`
+    every prompt begins as one of so many do, and what they have in common is computed once.
     """
     draw = random.Random(seed)
     config = SchedulerConfig(
-        policy=policy, max_step_tokens=32, max_running=6, max_model_len=96, block_size=4, host_blocks=host_blocks
+        policy=policy,
+        max_step_tokens=32,
+        max_running=6,
+        max_model_len=96,
+        block_size=4,
+        host_blocks=host_blocks,
+        prefix_cache=prefixes > 0,
     )
+    beginnings = [[draw.randrange(1, 1000) for _ in range(40)] for _ in range(prefixes)]
     names = ["a", "b"]
     memory: dict[int, list[int]] | None = {} if shared else None
     specs = {name: DomainSpec(name, kv_blocks, segment=number if shared else None) for number, name in enumerate(names)}
@@ -81,10 +91,14 @@ def run_history(policy: str, seed: int, *, host_blocks: int, kv_blocks: int, kil
     for turn in range(3000):
         now += draw.random() * 0.05
         if turn < 150 and draw.random() < 0.3:
+            prompt = [draw.randrange(1, 1000) for _ in range(draw.randint(1, 60))]
+            if beginnings:
+                beginning = draw.choice(beginnings)[: draw.randint(1, 40)]
+                prompt[: len(beginning)] = beginning
             request = Request(
                 request_id=f"r{turn}",
                 contract_id=draw.choice(CONTRACTS).service_id,
-                prompt_token_ids=[draw.randrange(1, 1000) for _ in range(draw.randint(1, 60))],
+                prompt_token_ids=prompt,
                 sampling=SamplingParams(max_tokens=draw.randint(1, 30)),
                 arrival_s=now,
             )
@@ -131,12 +145,18 @@ def run_history(policy: str, seed: int, *, host_blocks: int, kv_blocks: int, kil
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@given(seed=st.integers(0, 2**32), host_blocks=st.sampled_from([0, 12, 80]), kill=st.booleans(), shared=st.booleans())
+@given(
+    seed=st.integers(0, 2**32),
+    host_blocks=st.sampled_from([0, 12, 80]),
+    kill=st.booleans(),
+    shared=st.booleans(),
+    prefixes=st.sampled_from([0, 1, 3]),
+)
 @settings(max_examples=25, deadline=None)
 def test_every_request_ends_with_the_right_tokens_and_no_block_leaks(
-    policy: str, seed: int, host_blocks: int, kill: bool, shared: bool
+    policy: str, seed: int, host_blocks: int, kill: bool, shared: bool, prefixes: int
 ) -> None:
-    run_history(policy, seed, host_blocks=host_blocks, kv_blocks=40, kill=kill, shared=shared)
+    run_history(policy, seed, host_blocks=host_blocks, kv_blocks=40, kill=kill, shared=shared, prefixes=prefixes)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

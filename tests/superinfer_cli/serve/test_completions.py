@@ -9,6 +9,8 @@ pytestmark = pytest.mark.anyio
 
 ROUTE = "/v1/completions"
 
+NOTHING_CACHED = {"prompt_tokens_details": {"cached_tokens": 0}}
+
 
 def events(text: str) -> list[dict]:
     lines = [line for line in text.split("\n\n") if line]
@@ -27,7 +29,7 @@ async def test_a_completion_has_text_usage_and_reason_and_the_end_token_has_no_t
     assert body["object"] == "text_completion"
     assert body["model"] == "tiny"
     assert body["choices"] == [{"index": 0, "text": "Hello, world!", "logprobs": None, "finish_reason": "stop"}]
-    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 14, "total_tokens": 17}
+    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 14, "total_tokens": 17, **NOTHING_CACHED}
 
 
 async def test_max_tokens_ends_with_length(client):
@@ -105,7 +107,7 @@ async def test_choices_keep_their_prompt_and_draw_different_numbers(client, engi
     assert [choice["text"] for choice in body["choices"]] == ["ab", "ab", "c", "c"]
     assert sorted(request.sampling.seed for request in engine.requests) == [5, 6, 7, 8]
     assert len({request.request_id for request in engine.requests}) == 4
-    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9, **NOTHING_CACHED}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -149,7 +151,7 @@ async def test_characters_of_several_tokens_are_not_torn(client, engine):
 async def test_usage_is_the_last_chunk_when_asked_for(client):
     chunks = events((await complete(client, stream=True, stream_options={"include_usage": True})).text)
     assert chunks[-1]["choices"] == []
-    assert chunks[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 14, "total_tokens": 17}
+    assert chunks[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 14, "total_tokens": 17, **NOTHING_CACHED}
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
 
 
