@@ -11,6 +11,7 @@ from superinfer.contracts.errors import ModelError
 from superinfer.profiler.config_families import SUPPORTED_MODEL_TYPES as SUPPORTED_MODEL_TYPES
 from superinfer.profiler.config_families import read_family
 from superinfer.profiler.decoder_shapes import ModelArchitecture as ModelArchitecture
+from superinfer.profiler.tensorrt_llm import as_hugging_face, is_tensorrt_llm
 
 
 def architecture_from_config(config: Mapping[str, Any], *, source: str = "config.json") -> ModelArchitecture:
@@ -53,4 +54,4 @@ def _load_config(file: Path) -> dict[str, Any]:
         raise ModelError(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(config, dict):
         raise ModelError(f"{file} holds {type(config).__name__}, not a JSON object")
-    return config
+    return as_hugging_face(config) if is_tensorrt_llm(config) else config

@@ -149,15 +149,15 @@ class ModelArchitecture(msgspec.Struct, frozen=True, kw_only=True):
         # Only the matrices that leave the hidden state carry one.
         return self.latent.cached + (self.latent.query_rank or 0)
 
-    def _mlp_weights(self, experts: int) -> int:
-        """MLP elements of all layers with `experts` experts counted in each that has them."""
+    def mlp_weights(self, experts: int) -> int:
+        """MLP elements of all layers, with `experts` experts counted in each layer that has them."""
         mixture = experts * self.expert_weights + self.router_weights + self.shared_weights
         return self.mixture_layers * mixture + self.dense_layers * 3 * self.hidden_size * self.dense_intermediate_size
 
     def _parameters(self, experts: int) -> int:
         embeddings = self.head_weights * (1 if self.tied_embeddings else 2)
         attention = self.layers * (self.attention_weights + self._small_weights)
-        return attention + self._mlp_weights(experts) + embeddings + self._norm_weights
+        return attention + self.mlp_weights(experts) + embeddings + self._norm_weights
 
     @property
     def parameters(self) -> int:
@@ -172,7 +172,7 @@ class ModelArchitecture(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def linear_weights_per_token(self) -> int:
         """Weight elements that a token is multiplied by in all layers, head excluded."""
-        return self.layers * self.attention_weights + self._mlp_weights(self.experts_per_token)
+        return self.layers * self.attention_weights + self.mlp_weights(self.experts_per_token)
 
     @property
     def prefill_pair_flops(self) -> float:

@@ -17,10 +17,13 @@ def find_static(
     A path that exists wins over a name of the library (write the name to be sure), and that over a hub id, of which
     the config alone is fetched.
     """
+    from msgspec import structs
+
     from superinfer.profiler.feature_library import LIBRARY_DTYPE
     from superinfer.profiler.known_architectures import known_models
     from superinfer.profiler.static_file import read_static_file
     from superinfer.profiler.static_profile import static_profile
+    from superinfer.profiler.triton_model import CONFIG_NAME, triton_reference
 
     path = Path(model).expanduser()
     known = known_models().get(model.lower())
@@ -35,6 +38,12 @@ def find_static(
             prefill_tokens=prefill_tokens,
             decode_context=decode_context,
         )
+    if path.name == CONFIG_NAME or (path / CONFIG_NAME).exists():
+        served = find_static(
+            triton_reference(path), dtype, prefill_tokens=prefill_tokens, decode_context=decode_context
+        )
+        folder = path.resolve().parent if path.is_file() else path.resolve()
+        return structs.replace(served, model=folder.name)
     if not path.exists():
         path = _config_directory(model)
     return read_static_file(

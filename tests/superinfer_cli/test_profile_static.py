@@ -89,3 +89,15 @@ def test_wrong_arguments_are_one_line_each() -> None:
     assert "mixtral-8x22b" in error_of("llama-9", "--static")
     assert "no such file" in error_of("none/config.json", "--static")
     assert "one core" in error_of("llama-3-8b", "--static", "--device", "cpu", "--tensor-parallel", "2")
+
+
+def test_a_triton_entry_is_profiled_by_the_model_that_it_serves(tmp_path: Path) -> None:
+    pytest.importorskip("google.protobuf")
+    version = tmp_path / "chat" / "1"
+    version.mkdir(parents=True)
+    (tmp_path / "chat" / "config.pbtxt").write_text('backend: "vllm"')
+    (version / "model.json").write_text('{"model": "llama-3-8b"}')
+    for target in ("chat", "chat/config.pbtxt"):
+        data = json.loads(run(str(tmp_path / target), "--static", "--json").stdout)
+        assert data["model"] == "chat"
+        assert data["static"]["memory"]["kv_bytes_per_token"] == 131_072
