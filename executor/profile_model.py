@@ -16,7 +16,7 @@ from superinfer.executor.sweep import HOST_BLOCKS, SweepRunner
 from superinfer.executor.worker_process import WorkerProcess
 from superinfer.profiler.architecture import ModelArchitecture, load_architecture
 from superinfer.profiler.device import device_name, memory_read_gb_per_s
-from superinfer.profiler.fit import fit_latency_model
+from superinfer.profiler.fit import fit_points
 from superinfer.profiler.measure import DEFAULT_BUDGET_S, Progress, achieved_rates, measure
 from superinfer.profiler.static import static_features
 from superinfer.profiler.store import (
@@ -77,7 +77,7 @@ def profile_model(
     memory_gb_per_s = memory_read_gb_per_s()
     points, wall_s, waited_share = _sweep(config, architecture, budget_s, progress, log)
     try:
-        fit = fit_latency_model([(point.shape, seconds) for point in points for seconds in point.seconds])
+        fit = fit_points(points)
     except ValueError as error:
         raise ModelError(f"{source.name} cannot be profiled: {error}") from None
     if log is not None:
@@ -99,6 +99,7 @@ def profile_model(
         ),
         latency=latency_constants(fit.model),
         fit=fit.errors,
+        noise=fit.noise,
     )
 
 

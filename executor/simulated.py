@@ -11,6 +11,7 @@ import random
 
 import numpy as np
 
+from superinfer.profiler.drift import Drift
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.scheduler.columns import FloatArray, IntArray
 from superinfer.scheduler.fast_forward import Horizon, Stretch, take_stretch
@@ -21,6 +22,8 @@ from superinfer.scheduler.steps import StepPlan, StepResult
 
 NOISE_DRAWN = 256
 """Factors on step times that are drawn at once."""
+
+TYPICAL_DECODES = 16
 
 MAX_TOKENS, KNOWN_TOKENS, OUTPUTS = range(3)
 """Columns of what the device remembers of a sequence; the known tokens include the output tokens."""
@@ -52,18 +55,28 @@ def run_decodes(held: IntArray, slots: IntArray, sampled: IntArray) -> tuple[int
 class SimulatedDevice:
     """Runs step plans in no time and says how long they would have taken.
 
-    Tokens are all 0. A step takes the model's uncorrected time times a log-normal factor with median 1 and the
-    sigma given (the residuals of a measured model have one).
+    Tokens are all 0. A step takes the model's uncorrected time times a log-normal factor with median 1: the noise of
+    each step, of `sigma`, and the device's drift, which goes on from step to step as if each took as long as one of
+    TYPICAL_DECODES.
     """
 
-    def __init__(self, domain_id: str, model: LatencyModel, *, sigma: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, domain_id: str, model: LatencyModel, *, sigma: float = 0.0, drift: Drift | None = None, seed: int = 0
+    ) -> None:
         self.domain_id = domain_id
         self.model = model
         self.sigma = sigma
+        self.drift = drift
         self.now = 0.0
         self._random = random.Random(f"{seed}:{domain_id}")
+        self._is_noisy = bool(sigma) or drift is not None
+        self._kept_share = self._log_speed = 0.0
+        if drift is not None:
+            typical = StepShape(tokens=TYPICAL_DECODES, decodes=TYPICAL_DECODES, rows=TYPICAL_DECODES)
+            self._kept_share = math.exp(-model.uncorrected_step_s(typical) / drift.lasts_s)
+            self._log_speed = self._random.gauss(0.0, drift.sigma)
         self._noise: FloatArray = np.ones(NOISE_DRAWN, np.float64)
-        self._noise_used = NOISE_DRAWN if sigma else 0
+        self._noise_used = NOISE_DRAWN if self._is_noisy else 0
         self._slots: dict[int, int] = {}
         self._held: IntArray = np.zeros((64, 3), np.int64)
         self._free = list(range(64))
@@ -105,7 +118,7 @@ class SimulatedDevice:
         stretch = take_stretch(scheduler, self.domain_id, self.now, horizon, noise, overhead_s)
         if stretch is None:
             return None
-        if self.sigma:
+        if self._is_noisy:
             self._noise_used += stretch.steps
         domain = scheduler.domains[self.domain_id]
         self._forget(domain.finished)
@@ -120,12 +133,21 @@ class SimulatedDevice:
         """Have at least one factor to use."""
         if self._noise_used == NOISE_DRAWN:
             gauss, sigma = self._random.gauss, self.sigma
-            self._noise[:] = [math.exp(gauss(0.0, sigma)) for _ in range(NOISE_DRAWN)]
+            logarithms = [gauss(0.0, sigma) for _ in range(NOISE_DRAWN)]
+            if self.drift is not None:
+                logarithms = [own + self._next_log_speed(self.drift) for own in logarithms]
+            self._noise[:] = [math.exp(each) for each in logarithms]
             self._noise_used = 0
+
+    def _next_log_speed(self, drift: Drift) -> float:
+        """The device's speed in the next step."""
+        kept = self._kept_share
+        self._log_speed = kept * self._log_speed + self._random.gauss(0.0, drift.sigma * math.sqrt(1.0 - kept * kept))
+        return self._log_speed
 
     def _next_noise(self) -> float:
         """The factor on the next step's time."""
-        if not self.sigma:
+        if not self._is_noisy:
             return 1.0
         self._draw_noise()
         self._noise_used += 1

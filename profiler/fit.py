@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from superinfer.profiler.drift import StepNoise, log_speed, step_noise
 from superinfer.profiler.latency_model import LatencyModel, StepShape
-from superinfer.profiler.store import FitErrors
+from superinfer.profiler.store import FitErrors, MeasuredPoint
 
 Array = NDArray[np.float64]
 MeasuredStep = tuple[StepShape, float]
@@ -36,17 +37,26 @@ OTHER_COLUMNS = 7
 
 
 class FitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The fitted model and what it is worth."""
+    """The fitted model, what it is worth, and the noise that is left; None where the steps' times are not known."""
 
     model: LatencyModel
     errors: FitErrors
+    noise: StepNoise | None = None
 
 
-def fit_latency_model(steps: Sequence[MeasuredStep]) -> FitResult:
+def fit_points(points: Sequence[MeasuredPoint]) -> FitResult:
+    """Fit all constants to the points of a sweep; see `fit_latency_model`."""
+    steps = [(point.shape, seconds) for point in points for seconds in point.seconds]
+    times_s = [at_s for point in points for at_s in point.at_s]
+    return fit_latency_model(steps, times_s if len(times_s) == len(steps) else None)
+
+
+def fit_latency_model(steps: Sequence[MeasuredStep], times_s: Sequence[float] | None = None) -> FitResult:
     """Fit all constants to (shape, seconds); ValueError where the steps cannot tell a curve.
 
-    Repeated measurements of a shape are passed one by one: their spread is part of `residual_quantiles`, the
-    ratio measured / predicted over held-out steps.
+    Repeated measurements of a shape are passed one by one: their spread is part of `residual_quantiles`, the ratio
+    measured / predicted over held-out steps. With `times_s`, when each was measured, the device's drift is told from
+    the cost of shapes, and the quantiles are those that remain with the online correction.
     """
     shapes = [shape for shape, _ in steps]
     seconds = np.array([measured for _, measured in steps], dtype=np.float64)
@@ -59,17 +69,46 @@ def fit_latency_model(steps: Sequence[MeasuredStep]) -> FitResult:
     if len(groups) < 3:
         raise ValueError("steps of at least three different shapes are needed")
     columns = _design(shapes, knots)
-    ratios = _held_out_ratios(columns, seconds, groups, knots)
-    relative_error = np.abs(1.0 / ratios - 1.0)
+    usual = seconds
+    if times_s is not None:
+        first = np.log(seconds / np.maximum(columns @ _solve(columns, seconds, knots), 1e-12))
+        usual = seconds * np.exp(-log_speed(first, np.array(times_s, dtype=np.float64)))
+    ratios = _held_out_ratios(columns, usual, seconds, groups, knots)
+    constants = _solve(columns, usual, knots)
+    tracked, noise = ratios, None
+    if times_s is not None:
+        tracked = _tracked_ratios(ratios, np.argsort(times_s, kind="stable"))
+        noise = step_noise(np.log(ratios), np.array(times_s, dtype=np.float64))
     return FitResult(
-        model=_model(_solve(columns, seconds, knots), knots, ratios),
-        errors=FitErrors(
-            steps=len(steps),
-            shapes=len(groups),
-            median_relative_error=float(np.median(relative_error)),
-            p90_relative_error=float(np.quantile(relative_error, 0.9)),
-        ),
+        model=_model(constants, knots, tracked),
+        errors=_errors(ratios, None if times_s is None else tracked, len(groups)),
+        noise=noise,
     )
+
+
+def _errors(ratios: Array, tracked: Array | None, shapes: int) -> FitErrors:
+    """Relative errors |predicted − measured| / measured; a ratio is measured / predicted."""
+    errors = np.abs(1.0 / ratios - 1.0)
+    tracked_errors = None if tracked is None else np.abs(1.0 / tracked - 1.0)
+    return FitErrors(
+        steps=len(ratios),
+        shapes=shapes,
+        median_relative_error=float(np.median(errors)),
+        p90_relative_error=float(np.quantile(errors, 0.9)),
+        tracked_median_relative_error=None if tracked_errors is None else float(np.median(tracked_errors)),
+        tracked_p90_relative_error=None if tracked_errors is None else float(np.quantile(tracked_errors, 0.9)),
+    )
+
+
+def _tracked_ratios(ratios: Array, order: NDArray[np.int64]) -> Array:
+    """Measured / predicted with the correction that the steps before, in `order`, have taught the prediction."""
+    model = LatencyModel(1.0, [(1.0, 0.0), (2.0, 0.0)], 0.0, 0.0, 0.0, 0.0, 0.0)
+    one = StepShape(tokens=1)
+    tracked = np.empty(len(ratios))
+    for step in order:
+        tracked[step] = ratios[step] / model.step_s(one)
+        model.observe(one, float(ratios[step]))
+    return tracked
 
 
 def choose_knots(token_counts: Sequence[int]) -> list[int]:
@@ -135,14 +174,16 @@ def _smoothing_rows(columns: Array, seconds: Array, knots: Sequence[int]) -> Arr
     return rows
 
 
-def _held_out_ratios(columns: Array, seconds: Array, groups: Sequence[Sequence[int]], knots: Sequence[int]) -> Array:
-    """Measured / predicted of every step, predicted by a fit that saw no step of its shape."""
+def _held_out_ratios(
+    columns: Array, usual: Array, seconds: Array, groups: Sequence[Sequence[int]], knots: Sequence[int]
+) -> Array:
+    """Measured / predicted of every step, predicted by a fit to the `usual` times that saw no step of its shape."""
     folds = min(len(groups), MAX_FOLDS)
     ratios = np.empty(len(seconds))
     for fold in range(folds):
         held_out = np.array([step for group in groups[fold::folds] for step in group])
         kept = np.setdiff1d(np.arange(len(seconds)), held_out)
-        constants = _solve(columns[kept], seconds[kept], knots)
+        constants = _solve(columns[kept], usual[kept], knots)
         predicted = columns[held_out] @ constants
         ratios[held_out] = seconds[held_out] / np.maximum(predicted, 1e-12)
     return ratios

@@ -14,6 +14,9 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 
+CORRECTION_GAIN = 0.25
+"""Weight of the last step in the correction: a device's speed changes within seconds, some ten steps."""
+
 UPPER_QUANTILE = 0.9
 UPPER_GAIN = 0.01
 """How far one step moves the upper ratio, at most."""
@@ -75,7 +78,7 @@ class LatencyModel:
     head_s: float = 0.0
     residual_quantiles: dict[float, float] = field(default_factory=lambda: {0.5: 1.0, 0.9: 1.1, 0.99: 1.3})
     correction: float = 1.0
-    correction_gain: float = 0.05
+    correction_gain: float = CORRECTION_GAIN
     upper: float = 0.0
     _tokens: list[float] = field(init=False, repr=False)
 

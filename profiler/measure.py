@@ -33,17 +33,19 @@ def measure(
     passes: int = DEFAULT_PASSES,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
-    known: Mapping[SweepPoint, Sequence[float]] | None = None,
+    known: Mapping[SweepPoint, Sequence[tuple[float, float]]] | None = None,
     record: Callable[[SweepPoint, float, float], None] | None = None,
 ) -> list[MeasuredPoint]:
     """Run the points until the budget (wall seconds) is spent; `run_point` returns one step's device seconds.
 
     The first ESSENTIAL_POINTS are measured whatever they take. A point's first sample is cold (kernels compile, caches
-    of shapes fill) and is dropped once there are two warm ones. `known` are samples of an earlier, interrupted sweep:
-    they count as so many visits. `record` is called with the point, its seconds and those of the whole visit.
+    of shapes fill) and is dropped once there are two warm ones. `known` are samples of an earlier, interrupted sweep
+    and when they were taken (before 0, the start of this one): they count as so many visits. `record` is called with
+    the point, its seconds and those of the whole visit.
     """
     started_s = clock()
     samples: dict[SweepPoint, list[float]] = {}
+    times_s: dict[SweepPoint, list[float]] = {}
     earlier = {point: list((known or {}).get(point, ())) for point in points}
     visit_s: dict[SweepPoint, float] = {}
     total = len(points) * passes
@@ -56,17 +58,20 @@ def measure(
             expected_s = visit_s.get(point, 0.0)
             is_known = number == 0 or point in samples
             if earlier[point]:
-                samples.setdefault(point, []).append(earlier[point].pop(0))
+                seconds, at_s = earlier[point].pop(0)
+                samples.setdefault(point, []).append(seconds)
+                times_s.setdefault(point, []).append(at_s)
             elif is_essential or (is_known and before_s - started_s + expected_s <= allowed_s):
                 seconds = run_point(point)
                 samples.setdefault(point, []).append(seconds)
+                times_s.setdefault(point, []).append(before_s - started_s)
                 visit_s[point] = clock() - before_s
                 if record is not None:
                     record(point, seconds, visit_s[point])
             done += 1
             if progress is not None:
                 progress(point.name, done, total)
-    return [_measured_point(point, seconds) for point, seconds in samples.items()]
+    return [_measured_point(point, seconds, times_s[point]) for point, seconds in samples.items()]
 
 
 def achieved_rates(points: Sequence[MeasuredPoint], architecture: ModelArchitecture, dtype: str) -> tuple[float, float]:
@@ -86,8 +91,9 @@ def achieved_rates(points: Sequence[MeasuredPoint], architecture: ModelArchitect
     return max(prefill, default=0.0), max(decode, default=0.0)
 
 
-def _measured_point(point: SweepPoint, seconds: list[float]) -> MeasuredPoint:
+def _measured_point(point: SweepPoint, seconds: list[float], times_s: list[float]) -> MeasuredPoint:
     shape = point.shape
+    first = 1 if len(seconds) >= 3 else 0
     return MeasuredPoint(
         name=point.name,
         tokens=shape.tokens,
@@ -96,5 +102,6 @@ def _measured_point(point: SweepPoint, seconds: list[float]) -> MeasuredPoint:
         prefill_pairs=shape.prefill_pairs,
         rows=shape.rows,
         chunks=shape.chunks,
-        seconds=seconds[1:] if len(seconds) >= 3 else seconds,
+        seconds=seconds[first:],
+        at_s=[round(at_s, 2) for at_s in times_s[first:]],
     )

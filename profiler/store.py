@@ -12,6 +12,7 @@ import msgspec
 from superinfer.contracts.errors import ModelError
 from superinfer.profiler.architecture import ModelArchitecture
 from superinfer.profiler.cache import cache_dir
+from superinfer.profiler.drift import StepNoise
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.profiler.static import StaticFeatures
 
@@ -41,7 +42,7 @@ class LatencyConstants(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One step shape (the fields of StepShape) and every time measured for it."""
+    """One step shape (the fields of StepShape), every time measured for it, and when in the sweep each was."""
 
     name: str
     tokens: int
@@ -51,6 +52,7 @@ class MeasuredPoint(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     chunks: int
     seconds: list[float]
+    at_s: list[float] = []
 
     @property
     def shape(self) -> StepShape:
@@ -73,16 +75,22 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FitErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """Relative error |predicted − measured| / measured over steps that the fit had not seen."""
+    """Relative error |predicted − measured| / measured over steps that the fit had not seen.
+
+    `tracked_` are those with the online correction, as while serving; None where it is not known in which order the
+    steps were measured.
+    """
 
     steps: int
     shapes: int
     median_relative_error: float
     p90_relative_error: float
+    tracked_median_relative_error: float | None = None
+    tracked_p90_relative_error: float | None = None
 
 
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, rename={"format": "schema"}):
-    """One feature file. `created` is ISO 8601 in UTC."""
+    """One feature file. `created` is ISO 8601 in UTC; `noise` is that of step times, where it could be told."""
 
     model: str
     dtype: str
@@ -93,6 +101,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, rename={"format": 
     measured: Measurement
     latency: LatencyConstants
     fit: FitErrors
+    noise: StepNoise | None = None
     format: str = PROFILE_SCHEMA
 
     @property

@@ -30,11 +30,12 @@ class SweepSubject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One timed step, and how long it took to prepare and run it."""
+    """One timed step: its time, that of the visit with its preparation, and when (wall clock) it was over."""
 
     point: str
     step_s: float
     visit_s: float
+    wall_s: float
 
 
 class SweepLog:
@@ -43,9 +44,10 @@ class SweepLog:
     def __init__(self, path: Path, subject: SweepSubject, *, now_s: float | None = None) -> None:
         """Read the samples there are; OSError where the file can neither be read nor made."""
         self._path = path
+        self._opened_s = time.time() if now_s is None else now_s
         self.samples: list[Sample] = []
         header = msgspec.json.encode(subject)
-        if path.exists() and (time.time() if now_s is None else now_s) - path.stat().st_mtime < MAX_AGE_S:
+        if path.exists() and self._opened_s - path.stat().st_mtime < MAX_AGE_S:
             first, *lines = path.read_bytes().split(b"\n")
             if first == header:
                 self.samples = [sample for line in lines if (sample := _decoded(line)) is not None]
@@ -57,18 +59,18 @@ class SweepLog:
         """Time that the samples have taken."""
         return sum(sample.visit_s for sample in self.samples)
 
-    def known(self, points: Sequence[SweepPoint]) -> dict[SweepPoint, list[float]]:
-        """The samples by point, in the order in which they were taken."""
+    def known(self, points: Sequence[SweepPoint]) -> dict[SweepPoint, list[tuple[float, float]]]:
+        """(step time, when, before the log was opened) of the samples by point, in the order in which they came."""
         by_name = {point.name: point for point in points}
-        found: dict[SweepPoint, list[float]] = {}
+        found: dict[SweepPoint, list[tuple[float, float]]] = {}
         for sample in self.samples:
             if sample.point in by_name:
-                found.setdefault(by_name[sample.point], []).append(sample.step_s)
+                found.setdefault(by_name[sample.point], []).append((sample.step_s, sample.wall_s - self._opened_s))
         return found
 
     def append(self, point: SweepPoint, step_s: float, visit_s: float) -> None:
         """Keep a sample; it is in the file when this returns."""
-        sample = Sample(point=point.name, step_s=step_s, visit_s=visit_s)
+        sample = Sample(point=point.name, step_s=step_s, visit_s=visit_s, wall_s=time.time())
         self.samples.append(sample)
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(sample) + b"\n")

@@ -17,6 +17,7 @@ from superinfer.contracts.contract import SLOContract
 from superinfer.executor.simulated import SimulatedDevice
 from superinfer.executor.simulation.fates import Fates
 from superinfer.executor.simulation.faults import DomainFault, FaultRecord
+from superinfer.profiler.drift import Drift
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.fast_forward import Horizon, Stretch
@@ -87,6 +88,7 @@ def simulate(
     domains: int | Sequence[DomainSpec] = 1,
     kv_blocks: int = 4096,
     sigma: float = 0.0,
+    drift: Drift | None = None,
     seed: int = 0,
     overhead_s: float = 0.0,
     block_copy_s: float = 0.0,
@@ -109,7 +111,15 @@ def simulate(
         domains=list(specs), contracts=contracts, latency_model=model.fresh(), config=config, policy=policy
     )
     loop = _Loop(
-        scheduler, {spec.domain_id: spec for spec in specs}, model, sigma, seed, overhead_s, block_copy_s, fast_forward
+        scheduler,
+        {spec.domain_id: spec for spec in specs},
+        model,
+        sigma,
+        drift,
+        seed,
+        overhead_s,
+        block_copy_s,
+        fast_forward,
     )
     for fault in faults:
         loop.push(fault.time_s, _Death(fault))
@@ -128,6 +138,7 @@ class _Loop:
         specs: dict[str, DomainSpec],
         model: LatencyModel,
         sigma: float,
+        drift: Drift | None,
         seed: int,
         overhead_s: float,
         block_copy_s: float,
@@ -140,7 +151,7 @@ class _Loop:
         self.fates = Fates()
         self.records: list[FaultRecord] = []
         self._specs = specs
-        self._model, self._sigma, self._seed = model, sigma, seed
+        self._model, self._sigma, self._drift, self._seed = model, sigma, drift, seed
         self._overhead_s, self._block_copy_s = overhead_s, block_copy_s
         self._fast_forward = fast_forward
         self._next_arrival_s = math.inf
@@ -273,7 +284,7 @@ class _Loop:
                 self.last_end_s = now
 
     def _device(self, domain_id: str, deaths: int) -> SimulatedDevice:
-        return SimulatedDevice(domain_id, self._model, sigma=self._sigma, seed=self._seed + deaths)
+        return SimulatedDevice(domain_id, self._model, sigma=self._sigma, drift=self._drift, seed=self._seed + deaths)
 
 
 def rotated_blocks(plan: StepPlan) -> int:

@@ -63,6 +63,7 @@ def simulate_load(
         config=msgspec.structs.replace(target.limits, policy=name),
         domains=target.domains,
         sigma=target.sigma,
+        drift=target.drift,
         seed=seed,
         block_copy_s=target.block_copy_s,
         faults=domain_faults(faults, target, load.sending_s),

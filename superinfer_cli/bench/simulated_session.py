@@ -91,6 +91,7 @@ def run_simulated_bench(options: BenchOptions, scenario: Scenario, folder: Path)
         "target": {
             "device": target.device,
             "sigma": target.sigma,
+            "drift": msgspec.to_builtins(target.drift),
             "block_copy_s": target.block_copy_s,
             "restart_s": target.restart_s,
             "limits": msgspec.to_builtins(target.limits),

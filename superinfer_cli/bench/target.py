@@ -11,6 +11,7 @@ import msgspec
 from superinfer.contracts.errors import ModelError, UsageError
 from superinfer.profiler.architecture import ModelArchitecture, load_architecture
 from superinfer.profiler.data_sheet import DataSheet, data_sheet
+from superinfer.profiler.drift import Drift
 from superinfer.profiler.known_architectures import known_architectures
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.profiler.roofline import Efficiency, kv_token_capacity, roofline_model
@@ -26,7 +27,8 @@ LOCAL_RESTART_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SimulationTarget:
-    """Devices to simulate. `limits` holds the scheduler's limits, `sigma` the log-normal noise of step times.
+    """Devices to simulate. `limits` holds the scheduler's limits, `sigma` the log-normal noise of each step's
+    time and `drift` that of the device's speed.
 
     `block_copy_s` is what a rotated KV block adds to a step, `restart_s` a dead domain's time until it serves again.
     `origin` says where the latency model comes from, for config.yaml.
@@ -43,6 +45,7 @@ class SimulationTarget:
     restart_s: float
     max_position: int | None
     origin: dict[str, Any]
+    drift: Drift | None = None
 
 
 def cluster_target(model: str, topology_path: Path, dtype: str) -> SimulationTarget:
@@ -125,7 +128,8 @@ def local_target(
         latency_model=model_constants,
         domains=[DomainSpec(str(number), kv_blocks) for number in range(domains)],
         limits=limits,
-        sigma=model_constants.log_sigma,
+        sigma=model_constants.log_sigma if profile.noise is None else profile.noise.sigma,
+        drift=None if profile.noise is None else profile.noise.drift,
         block_copy_s=0.0,
         restart_s=LOCAL_RESTART_S,
         max_position=profile.architecture.max_position,

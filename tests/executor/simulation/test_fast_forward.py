@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.executor.simulation.faults import DomainFault
 from superinfer.executor.simulation.loop import Simulation, simulate
+from superinfer.profiler.drift import Drift
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.policies.slack import SlackPolicy
@@ -56,6 +57,7 @@ def run(
         config=SchedulerConfig(policy=policy, host_blocks=50),
         domains=[DomainSpec(str(number), kv_blocks) for number in range(domains)],
         sigma=0.1,
+        drift=Drift(sigma=0.1, lasts_s=2.0),
         fast_forward=fast_forward,
         **options,  # type: ignore[arg-type]
     )

@@ -18,6 +18,7 @@ from superinfer.contracts.errors import ModelError, UsageError
 from superinfer.executor.models import catalog
 from superinfer.executor.models.source import ModelSource
 from superinfer.profiler import store
+from superinfer.profiler.drift import Drift, StepNoise
 from superinfer.profiler.known_architectures import known_architectures
 from superinfer.profiler.static import kv_bytes_per_token
 from superinfer.results import run_folder
@@ -105,6 +106,7 @@ def test_without_a_topology_the_measured_profile_is_simulated(tmp_path, monkeypa
         architecture=architecture,
         dtype="bfloat16",
         created="now",
+        noise=StepNoise(sigma=0.05, drift=Drift(sigma=0.1, lasts_s=2.0)),
         device=SimpleNamespace(name="some CPU"),
     )
     monkeypatch.setattr(catalog, "resolve_model", lambda name: ModelSource(name, tmp_path, True))
@@ -127,6 +129,8 @@ def test_without_a_topology_the_measured_profile_is_simulated(tmp_path, monkeypa
     summary = json.loads(result.stdout)
     assert (summary["simulated"], summary["model"], summary["device"]) == (True, "tiny", "some CPU")
     assert summary["runs"][0]["completed"] == 30
+    target = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["target"]
+    assert (target["sigma"], target["drift"]) == (0.05, {"sigma": 0.1, "lasts_s": 2.0})
 
 
 @pytest.mark.parametrize(
