@@ -9,7 +9,7 @@ to them runs earlier.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract, best_effort_contract
 from superinfer.contracts.errors import ContractConflictError
@@ -22,6 +22,7 @@ from superinfer.scheduler.budgets import Answer, BudgetBook
 from superinfer.scheduler.columns import SequenceTable
 from superinfer.scheduler.commit import commit_tokens
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.contract_book import ContractBook
 from superinfer.scheduler.domain import Batch, DomainState, InFlightStep
 from superinfer.scheduler.fault_map import DomainAssignment
 from superinfer.scheduler.kernels import land
@@ -33,9 +34,11 @@ from superinfer.scheduler.queues import WaitingQueues
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.request_checks import unfit
 from superinfer.scheduler.sequence import SequenceState, Status
-from superinfer.scheduler.stats import ContractCounts, SchedulerStats
-from superinfer.scheduler.step_builder import Ground, StepBuilder
+from superinfer.scheduler.stats import ContractCounts, SchedulerStats, snapshot
+from superinfer.scheduler.step_builder import StepBuilder
+from superinfer.scheduler.step_memory import Ground
 from superinfer.scheduler.steps import FinishReason, StepPlan, StepResult
+from superinfer.scheduler.suspects import Suspects
 
 MAX_DOMAIN_DEATHS = 3
 OUTPUT_LENGTH_QUANTILE = 0.9
@@ -64,14 +67,14 @@ class Scheduler:
         self.admission = AdmissionControl(latency_model, config, self.assignment, self.queues)
         self.budgets = BudgetBook(config.budget_window_s)
         self.bandwidth = BandwidthGate()
-        self._contracts: dict[str, SLOContract] = {}
+        self._contracts = ContractBook()
         self._asked: dict[str, tuple[str, SLOContract]] = {}
         self._by_request: dict[str, SequenceState] = {}
         self._by_sequence: dict[int, SequenceState] = {}
         self._output_lengths: dict[str, RecentQuantile] = {}
         self._counts: dict[str, ContractCounts] = {}
         self._memory = KVMemory()
-        self._suspects: dict[int, tuple[SequenceState, int, int]] = {}
+        self._suspects = Suspects()
         self._next_sequence_id = 0
         self._steps = 0
         self._output_tokens = 0
@@ -86,12 +89,10 @@ class Scheduler:
 
         A newer version takes the older one's place, sub-tasks included.
         """
-        parts = {f"{contract.service_id}/{name}": sub for name, sub in contract.sub_slos.items()}
-        self._drop_contract(contract.service_id, keep=parts.keys() | {contract.service_id})
-        self._contracts.update(parts)
-        self._contracts[contract.service_id] = contract
-        for contract_id in (contract.service_id, *parts):
-            self.bandwidth.declare(contract_id, self._contracts[contract_id])
+        gone, present = self._contracts.add(contract)
+        self._retire(gone)
+        for contract_id in present:
+            self.bandwidth.declare(contract_id, self._contracts.by_id[contract_id])
 
     def remove_contract(self, service_id: str) -> None:
         """Refuse new requests of the contract and its sub-tasks; those in flight keep the version they have.
@@ -100,7 +101,7 @@ class Scheduler:
         """
         if service_id == BEST_EFFORT_ID:
             raise ContractConflictError(f"contract {service_id!r} is of requests that name none; it cannot be retired")
-        self._drop_contract(service_id)
+        self._retire(self._contracts.drop(service_id))
 
     def add(self, request: Request, now: float) -> Refusal | None:
         """Admit a request, or say why not; a refused one is only counted.
@@ -109,7 +110,7 @@ class Scheduler:
         `request.contract_id` is then that.
         """
         request.contract_id = request.contract_id or BEST_EFFORT_ID
-        contract = self._contracts.get(request.contract_id)
+        contract = self._contracts.by_id.get(request.contract_id)
         if refusal := self._refusal(request, contract):
             return refusal
         assert contract is not None
@@ -129,9 +130,9 @@ class Scheduler:
         """The request under its contract, or under the first alternative that can still be held."""
         asked_id = request.contract_id
         refused: Refusal | None = None
-        for contract_id in self.admission.candidates(asked_id, self._contracts):
+        for contract_id in self.admission.candidates(asked_id, self._contracts.by_id):
             request.contract_id = contract_id
-            sequence = SequenceState(self._next_sequence_id, request, self._contracts[contract_id], self.table)
+            sequence = SequenceState(self._next_sequence_id, request, self._contracts.by_id[contract_id], self.table)
             sequence.expected_outputs = self._expected_outputs(request)
             if self.config.prefix_cache:
                 self._look_up(sequence)
@@ -175,14 +176,14 @@ class Scheduler:
         domain = self.domains[domain_id]
         if not domain.is_up:
             return None
-        domains_up = sum(d.is_up for d in self.domains.values())
         gate = self.bandwidth if self.bandwidth.is_used else None
-        builder = StepBuilder(domain, self.ground, now, domains_up=domains_up, gate=gate)
+        builder = StepBuilder(domain, self.ground, now, domains_up=len(self.domains_up), gate=gate)
         if self.assignment.has_map:
             self.queues.hidden = self.assignment.hidden(domain_id, self.queues.contract_ids())
         if gate is not None:
             self._limit_bandwidth(builder, gate)
-        self.policy.compose(builder)
+        if domain.running or domain.rotated or self.queues.count:
+            self.policy.compose(builder)
         self.queues.hidden = frozenset()
         builder.close()
         if not (builder.steps or domain.finished or builder.rotate_out_list or builder.rotate_in_list):
@@ -236,7 +237,7 @@ class Scheduler:
             return []
         self._output_tokens += len(taken.token_ids)
         if self._suspects:
-            self._clear_suspects()
+            self._suspects.clear()
         outputs: list[Output] = [taken]
         # An end counts with its token.
         with_token = set(taken.request_ids) if result.ends else ()
@@ -295,7 +296,7 @@ class Scheduler:
         ended: list[Output] = []
         suspected = [sequence for sequence in members if sequence.sequence_id in suspects]
         for sequence in suspected:
-            self._suspect(sequence, computed.get(sequence.sequence_id, 0), isolates=isolates)
+            self._suspects.add(sequence, computed.get(sequence.sequence_id, 0), isolates=isolates)
         is_told_apart = sum(sequence.domain_deaths > 1 for sequence in suspected) == 1
         for sequence in members:
             kept = self._kept(domain, sequence, computed.get(sequence.sequence_id, 0))
@@ -318,31 +319,12 @@ class Scheduler:
         domain.memory.give_back(blocks[used:])
         return domain.memory.keep(blocks[:used], tokens, sequence.sequence_id) if tokens else None
 
-    def _suspect(self, sequence: SequenceState, computed: int, *, isolates: bool) -> None:
-        """Count a death against a sequence that was in a step; one that had come further than at the death before is no
-        more suspect than at the first, unless workers die of what they run.
-        """
-        previous = self._suspects.get(sequence.sequence_id)
-        if previous is not None and computed > previous[2] and not isolates:
-            sequence.domain_deaths = 0
-        sequence.domain_deaths += 1
-        sequence.is_isolated = isolates or sequence.domain_deaths > 1
-        self._suspects[sequence.sequence_id] = sequence, len(sequence.outputs), computed
-
     def _look_up(self, sequence: SequenceState) -> None:
         """How much of a new request's prompt is in memory now: what is expected of its prefill."""
         extend_names(sequence.block_names, sequence.request.prompt_token_ids, self.config.block_size)
         memories = {id(domain.memory): domain.memory for domain in self.domains.values()}.values()
         found = (find_prefix(sequence, memory, self.config.block_size) for memory in memories)
         sequence.computed = max((kept.tokens for kept in found if kept is not None), default=0)
-
-    def _clear_suspects(self) -> None:
-        """Who has got a token since its worker died did not kill it."""
-        for sequence, outputs, _ in list(self._suspects.values()):
-            if len(sequence.outputs) > outputs:
-                sequence.domain_deaths = 0
-                sequence.is_isolated = False
-                del self._suspects[sequence.sequence_id]
 
     def domain_ready(self, domain: DomainSpec, now: float) -> None:
         """A domain is up, or up again: with an empty cache unless its memory has outlived it."""
@@ -367,49 +349,25 @@ class Scheduler:
 
     def stats(self, now: float) -> SchedulerStats:
         """A snapshot for people and metrics."""
-        up = [d for d in self.domains.values() if d.is_up]
-        contracts = {
-            contract_id: ContractCounts(
-                finished=counts.finished,
-                met=counts.met,
-                refused=counts.refused,
-                fell_back=counts.fell_back,
-                budgets=self.budgets.states(contract_id, now),
-            )
-            for contract_id, counts in self._counts.items()
-        }
-        for sequence in self._by_request.values():
-            counts = contracts.setdefault(sequence.request.contract_id, ContractCounts())
-            if sequence.status is Status.WAITING:
-                counts.waiting += 1
-            else:
-                counts.running += 1
-        return SchedulerStats(
-            time_s=now,
+        return snapshot(
+            now,
+            self.domains_up,
+            self._by_request.values(),
+            self._counts,
+            budgets=self.budgets,
             waiting=self.queues.count,
-            running=sum(len(d.running) for d in up),
-            rotated=sum(len(d.rotated) for d in up),
             steps=self._steps,
             output_tokens=self._output_tokens,
-            kv_blocks_total=sum(d.device_blocks.total for d in up),
-            kv_blocks_free=sum(d.device_blocks.free for d in up),
-            contracts=contracts,
-            domains_up=[d.domain_id for d in up],
             reserved_gb_per_s=self.bandwidth.reserved_gb_per_s(now),
         )
 
-    def _drop_contract(self, service_id: str, keep: Collection[str] = ()) -> None:
-        """Forget a service and its sub-tasks, apart from the ids that come again at once."""
-        contract = self._contracts.get(service_id)
-        if contract is None:
-            return
-        for contract_id in (service_id, *(f"{service_id}/{name}" for name in contract.sub_slos)):
-            if contract_id not in keep:
-                self._contracts.pop(contract_id, None)
-                self._counts.pop(contract_id, None)
-                self.admission.forget(contract_id)
-                self.budgets.forget(contract_id)
-                self.policy.on_retire(contract_id)
+    def _retire(self, contract_ids: Iterable[str]) -> None:
+        """Keep nothing of contracts whose requests come no more."""
+        for contract_id in contract_ids:
+            self._counts.pop(contract_id, None)
+            self.admission.forget(contract_id)
+            self.budgets.forget(contract_id)
+            self.policy.on_retire(contract_id)
 
     def _limit_bandwidth(self, builder: StepBuilder, gate: BandwidthGate) -> None:
         """Hide what finds no room for its reservation, and hold back what best effort would move beyond the rest."""
@@ -435,7 +393,7 @@ class Scheduler:
 
     def _refusal(self, request: Request, contract: SLOContract | None) -> Refusal | None:
         if contract is None:
-            known = ", ".join(sorted(self._contracts))
+            known = ", ".join(sorted(self._contracts.by_id))
             return Refusal(
                 code="unknown_contract",
                 message=f"contract {request.contract_id!r} is not registered; registered: {known}",
@@ -478,7 +436,7 @@ class Scheduler:
         sequence.domain = None
         del self._by_request[request.request_id]
         del self._by_sequence[sequence.sequence_id]
-        self._suspects.pop(sequence.sequence_id, None)
+        self._suspects.forget(sequence)
         completed = reason in ("stop", "length")
         met = sequence.met(now) if completed else None
         counts = self._counts.setdefault(request.contract_id, ContractCounts())

@@ -30,7 +30,8 @@ from superinfer.scheduler.policies.step_state import DONE, MAY_PREFILL, MAY_RETU
 from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.slack import slack_s
-from superinfer.scheduler.step_builder import Ground, StepBuilder
+from superinfer.scheduler.step_builder import StepBuilder
+from superinfer.scheduler.step_memory import Ground
 
 BEST_EFFORT_DEADLINE_S = 1e9
 

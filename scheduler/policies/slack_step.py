@@ -18,7 +18,8 @@ from superinfer.scheduler.policies.slack_kernels import allowance_s, decay_colum
 from superinfer.scheduler.policies.step_kernel import compose
 from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState
-from superinfer.scheduler.step_builder import Ground, StepBuilder
+from superinfer.scheduler.step_builder import StepBuilder
+from superinfer.scheduler.step_memory import Ground
 
 
 class SlackStep:
