@@ -123,6 +123,16 @@ class SequenceTable:
         self._free.extend(range(old + more - 1, old - 1, -1))
 
 
+class LeftRow:
+    """The figures of a sequence that has left its table: plain lists in the place of a table with one row."""
+
+    __slots__ = ("count_cells", "time_cells")
+
+    def __init__(self, table: SequenceTable, row: int) -> None:
+        self.count_cells: MutableSequence[int] = table.counts[row].tolist()
+        self.time_cells: MutableSequence[float] = table.times[row].tolist()
+
+
 class CountColumn:
     """A sequence's integer in its row."""
 

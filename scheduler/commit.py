@@ -43,6 +43,8 @@ def commit_tokens(
 
 def _commit_batch(table: SequenceTable, batch: Batch, indices: list[int], tokens: list[int], now: float) -> bool:
     """One token for each of the batch, or none where one is not due."""
+    if not tokens and not batch.sequence_ids:
+        return True
     begins = np.empty(len(batch.rows), np.int64)
     numbers = np.array(indices, np.int64)
     begun = commit(table.counts, table.times, batch.rows, batch.ids, numbers, now, begins)

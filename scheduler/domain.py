@@ -96,6 +96,8 @@ class Batch:
 
     def is_of(self, table: SequenceTable, rows: IntArray) -> bool:
         """Whether it is the batch of the sequences in these rows."""
+        if not len(rows):
+            return not self.sequence_ids
         return are_owned(table.counts, rows, self.rows, self.ids)
 
 

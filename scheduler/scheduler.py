@@ -223,7 +223,8 @@ class Scheduler:
             return []
         if step.lent:
             domain.memory.give_back(step.lent)
-        land(self.table.counts, step.batch.rows, step.batch.ids)
+        if step.batch.sequence_ids:
+            land(self.table.counts, step.batch.rows, step.batch.ids)
         for sequence in step.prefills:
             sequence.in_flight = max(sequence.in_flight - 1, 0)
         if self.config.prefix_cache:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from superinfer.contracts.contract import SLOContract
 from superinfer.scheduler import columns
 from superinfer.scheduler.blocks import Kept
-from superinfer.scheduler.columns import CountColumn, SequenceTable, TimeColumn
+from superinfer.scheduler.columns import CountColumn, LeftRow, SequenceTable, TimeColumn
 from superinfer.scheduler.outputs import StageTimes
 from superinfer.scheduler.request import Request
 
@@ -79,8 +79,9 @@ class SequenceState:
         self.sequence_id = sequence_id
         self.request = request
         self.contract = contract
-        self.table = table or SequenceTable(1)
-        self.row = self.table.acquire(self)
+        table = table or SequenceTable(1)
+        self.table: SequenceTable | LeftRow = table
+        self.row = table.acquire(self)
         self.domain: DomainState | None = None
         self.outputs: list[int] = []
         self.domain_ids: list[str] = []
@@ -114,12 +115,9 @@ class SequenceState:
     def leave_table(self) -> None:
         """Take the row along and free it for another sequence."""
         table, row = self.table, self.row
-        self.table = SequenceTable(1)
-        self.row = self.table.acquire(self)
-        self.table.counts[self.row], self.table.times[self.row] = table.counts[row], table.times[row]
-        # Nobody asks this table whose row it is, and a cycle would keep the sequence in memory.
-        self.table.owners[self.row] = None
-        table.release(row)
+        if isinstance(table, SequenceTable):
+            self.table, self.row = LeftRow(table, row), 0
+            table.release(row)
 
     @property
     def status(self) -> Status:

@@ -243,6 +243,8 @@ class _Loop:
         """Take the next steps of a domain together where nothing can change a decision; False where one is to be
         planned.
         """
+        if self.scheduler.queues.count or not self.scheduler.domains[domain_id].running:
+            return False
         while self._disturbances_s and self._disturbances_s[0] <= self.now:
             heapq.heappop(self._disturbances_s)
         horizon = Horizon(self._next_arrival_s, self._disturbances_s[0] if self._disturbances_s else math.inf)

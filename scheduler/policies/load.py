@@ -23,8 +23,8 @@ class ContractLoad:
     initial_slack_s: float = math.inf
     gain: float = 0.1
 
-    def add_arrival(self, sequence: SequenceState, model: LatencyModel, now: float) -> None:
-        """One more request of this contract."""
+    def add_arrival(self, sequence: SequenceState, model: LatencyModel, now: float) -> float:
+        """One more request of this contract; returns its slack when it arrived."""
         self.rate.add(now)
         device = sequence.prefill_target * model.prefill_token_s + sequence.outputs_left * model.decode_marginal_s
         slack = slack_s(sequence, model, sequence.arrival_s)
@@ -34,3 +34,4 @@ class ContractLoad:
             self.device_s += self.gain * (device - self.device_s)
             if math.isfinite(slack):
                 self.initial_slack_s += self.gain * (slack - self.initial_slack_s)
+        return slack

@@ -21,7 +21,7 @@ import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.ageing import Ageing
-from superinfer.scheduler.columns import CONTRACT, DEADLINE_S, SEQUENCE_ID
+from superinfer.scheduler.columns import CONTRACT, DEADLINE_S, NOBODY, SEQUENCE_ID
 from superinfer.scheduler.decay import DecayProfile
 from superinfer.scheduler.policies.best_effort import BestEffortTurns
 from superinfer.scheduler.policies.planner_config import PlannerConfig
@@ -54,19 +54,23 @@ class SlackPolicy:
         self.planner = planner or PlannerConfig()
         self._classes = UrgencyClasses(model, self.planner.class_ratio)
         self._turns = BestEffortTurns(ageing)
+        self._arrived = NOBODY, 0.0
         self._step = SlackStep(model, self.decay, self.planner, self._classes)
 
     def waiting_key(self, sequence: SequenceState) -> float:
         """Critical time: when effective slack reaches zero if the sequence goes on waiting."""
         now = sequence.stage_since_s
-        slack = slack_s(sequence, self.model, now)
+        arrived, initial_slack_s = self._arrived
+        is_new = arrived == sequence.sequence_id and now == sequence.arrival_s
+        slack = initial_slack_s if is_new else slack_s(sequence, self.model, now)
+        self._arrived = NOBODY, 0.0
         if math.isinf(slack):
             return BEST_EFFORT_DEADLINE_S + sequence.arrival_s
         return now + self.decay.time_to_zero_ms(slack * 1e3) / 1e3
 
     def on_arrival(self, sequence: SequenceState, now: float) -> None:
         """Learn the contract's rate, its load, and where it stands among the others."""
-        self._classes.add_arrival(sequence, now)
+        self._arrived = sequence.sequence_id, self._classes.add_arrival(sequence, now)
 
     def on_retire(self, contract_id: str) -> None:
         """Keep nothing back for it."""

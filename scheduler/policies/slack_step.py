@@ -33,6 +33,7 @@ class SlackStep:
         self._decay = decay_columns(decay)
         self._levels = np.empty((0, at.LEVEL_FIGURES), np.float64)
         self._level_cells = float_cells(self._levels)
+        self._levels_at: IntArray | None = None
         self._config: SchedulerConfig | None = None
         self._most = 0
         self._members, self._slacks = np.empty(0, np.int64), np.empty(0, np.float64)
@@ -68,13 +69,17 @@ class SlackStep:
             self._levels = np.zeros((classes.count, at.LEVEL_FIGURES), np.float64)
             self._level_cells = float_cells(self._levels)
         share, cells, base = 0.0, self._level_cells, 0
-        for level in range(classes.count):
+        alpha, idle_share = planner.reserve_alpha, planner.idle_step_share
+        for load_share, initial_slack_s in classes.at(now):
             cells[base + at.SHARE_LEFT] = 1.0 - min(share, 0.95)
-            share = classes.load_share(now, level) / domains_up
-            cells[base + at.RESERVE_SHARE] = planner.reserve_alpha * share
-            cells[base + at.IDLE_CAP_S] = planner.idle_step_share * classes.initial_slack_s(now, level)
-            cells[base + at.IS_BEST_EFFORT] = classes.is_best_effort(level)
+            share = load_share / domains_up
+            cells[base + at.RESERVE_SHARE] = alpha * share
+            cells[base + at.IDLE_CAP_S] = idle_share * initial_slack_s
             base += at.LEVEL_FIGURES
+        if self._levels_at is not classes.level_column:
+            self._levels_at = classes.level_column
+            for level in range(classes.count):
+                cells[level * at.LEVEL_FIGURES + at.IS_BEST_EFFORT] = classes.is_best_effort(level)
         state, figures = self._state, self._figures
         if config is not self._config:
             self._config, self._most = config, planner.loose_limit(config.max_running)
@@ -92,12 +97,12 @@ class SlackStep:
         parts = [builder.domain.running.rows]
         if builder.domain.rotated:
             parts.append(builder.domain.rotated.rows)
-        for contract_id in self._classes.levels:
+        for contract_id in self._classes.levels if queues.count else ():
             queues.lapse(contract_id, builder.now)
             parts.append(queues.first_rows(contract_id, 4 * most))
             parts.append(queues.first_lapsed_rows(contract_id, most))
         if len(parts) != len(self._parts) or any(map(_differ, parts, self._parts)):
-            self._parts, self._candidates = parts, np.concatenate(parts)
+            self._parts, self._candidates = parts, parts[0] if len(parts) == 1 else np.concatenate(parts)
         if len(self._members) < self._state[at.START] + len(self._candidates):
             room = 2 * (self._state[at.START] + len(self._candidates))
             self._members, self._slacks = np.resize(self._members, room), np.resize(self._slacks, room)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 import numpy as np
@@ -44,8 +44,8 @@ class UrgencyClasses:
         """How many classes there are."""
         return self._count
 
-    def add_arrival(self, sequence: SequenceState, now: float) -> None:
-        """Learn from one admitted request."""
+    def add_arrival(self, sequence: SequenceState, now: float) -> float:
+        """Learn from one admitted request; returns its slack when it arrived."""
         contract_id = sequence.request.contract_id
         sequence.contract_number = self._numbers.setdefault(contract_id, len(self._numbers))
         load = self._loads.get(contract_id)
@@ -55,8 +55,8 @@ class UrgencyClasses:
             load = self._loads[contract_id] = ContractLoad(rate, allowed_s=allowed_s(sequence))
             self._versions[contract_id] = version
             self._classify()
-        load.add_arrival(sequence, self._model, now)
         self._looked_at_s = math.nan
+        return load.add_arrival(sequence, self._model, now)
 
     def forget(self, contract_id: str) -> None:
         """A contract whose requests come no more: nothing waits for it, and those in flight keep their class."""
@@ -96,6 +96,11 @@ class UrgencyClasses:
         """
         self._look(now)
         return self._initial_slacks_s[level]
+
+    def at(self, now: float) -> Iterator[tuple[float, float]]:
+        """`load_share` and `initial_slack_s` of each class."""
+        self._look(now)
+        return zip(self._shares, self._initial_slacks_s, strict=False)
 
     def _look(self, now: float) -> None:
         """Work out the shares and the initial slacks of this moment, all in one pass over the contracts."""
