@@ -22,6 +22,9 @@ KEPT_ELEMENTS = 1024
 SAME_WEIGHT = {"Transpose", "Identity", "Cast", "DequantizeLinear"}
 """What stands between a weight and the product that it is used in."""
 
+FIRST_INPUT_ONLY = {"CastLike", "Expand", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"}
+"""Operations whose further inputs say how, not what."""
+
 _VALUE_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
@@ -112,9 +115,10 @@ class OnnxGraph:
             if node is None:
                 continue
             yield name, node
-            if id(node) in stop:
+            # A size tells nothing of where numbers come from.
+            if id(node) in stop or node.op_type in ("Shape", "Size"):
                 continue
-            for earlier in node.input:
+            for earlier in node.input[:1] if node.op_type in FIRST_INPUT_ONLY else node.input:
                 if earlier and earlier not in seen:
                     seen.add(earlier)
                     waiting.append(earlier)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from superinfer.cli.plan_costs import PlanCosts
+    from superinfer.cli.plan_sizing import Sizing
     from superinfer.contracts.registry import ContractRegistry
-    from superinfer.profiler.store import ModelProfile
-    from superinfer.scheduler.pareto import Allocation, Plan
-    from superinfer.scheduler.pareto_demand import ContractDemand
+    from superinfer.scheduler.pareto import Allocation, Clash, Plan
+    from superinfer.scheduler.pareto_demand import ContractDemand, ModelCosts
     from superinfer.scheduler.topology import Topology
 
 PLAN_SCHEMA = "superinfer.plan/1"
@@ -29,6 +30,15 @@ def plan(
         str | None, typer.Option(help=f"Model whose profile on this machine gives the costs. Default: {DEFAULT_MODEL}.")
     ] = None,
     profile: Annotated[Path | None, typer.Option(help="Feature file to take the costs from instead.")] = None,
+    size: Annotated[
+        bool,
+        typer.Option(
+            "--size",
+            help="Also say how many devices are needed, what batch, and whether all contracts hold, simulated: with "
+            "--model known by its shapes, and devices that have data sheets.",
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="With --size: seed of the simulated arrivals.")] = 0,
     decode_batch: Annotated[
         int, typer.Option(min=1, max=1024, help="Sequences that a decode step is taken to be shared by.")
     ] = 8,
@@ -43,8 +53,11 @@ def plan(
 
     What each service is expected to send stands under `demands` in the topology file. Exits 4 and names the smallest
     set of contracts that clash where not all bounds can hold. The figures are a queueing model's, not measurements.
+
+    With --size the simulator has the last word: exits 4 where not even all devices hold every contract.
     """
     from superinfer.cli.console import err
+    from superinfer.cli.plan_costs import measured_costs, predicted_costs
     from superinfer.contracts.errors import ContractError, UsageError
     from superinfer.contracts.loading import load_registry
     from superinfer.scheduler.pareto import Clash, plan_allocation, solve_count
@@ -59,25 +72,35 @@ def plan(
         raise UsageError(f"--time-limit {time_limit:g}: between 1 and 86400 seconds is accepted")
     registry = load_registry(path)
     place = load_topology(topology)
-    costs = _profile(model, profile)
-    demands = _demands(registry, place, str(topology), costs, decode_batch)
+    if size and profile is not None:
+        raise UsageError(f"--size and --profile {profile}: sizes are predicted from data sheets; give --model instead")
+    costs = (
+        predicted_costs(place, topology, model or DEFAULT_MODEL)
+        if size
+        else measured_costs(place, model, profile, DEFAULT_MODEL)
+    )
+    demands = _demands(registry, place, str(topology), costs.costs, decode_batch)
     limits = PlanLimits(
-        weights_gb=costs.static.memory.weight_bytes / 1e9,
+        weights_gb=costs.costs.weight_bytes / 1e9,
         max_margin=max_margin,
         solve_s=time_limit / solve_count(len(demands)),
     )
-    devices = place.devices
+    devices = costs.devices
+    sizing = _size(costs, registry, place, seed) if size else None
     with err.status(f"planning {len(demands)} contracts on {len(devices)} devices"), _solver_output_on_stderr():
         result = plan_allocation(demands, devices, limits)
     heading = {
         "schema": PLAN_SCHEMA,
         "topology": place.name,
-        "devices": len(devices),
+        "devices": len(place.devices),
         "model": costs.model,
         "dtype": costs.dtype,
-        "profiled_on": costs.device.name,
+        "profiled_on": costs.origin,
         "decode_batch": decode_batch,
     }
+    if sizing is not None:
+        _report_sizing(sizing, result, heading, picture, as_json=as_json)
+        return
     if isinstance(result, Clash):
         reason = _clash_message(result.names, demands, is_smallest=result.is_smallest, devices=len(devices))
         if as_json:
@@ -96,29 +119,77 @@ def plan(
         err.print(f"written: {picture}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _profile(model: str | None, file: Path | None) -> ModelProfile:
-    from superinfer.contracts.errors import UsageError
-    from superinfer.profiler.store import load_profile
+def _size(costs: PlanCosts, registry: ContractRegistry, topology: Topology, seed: int) -> Sizing:
+    """Simulate the demands on ever fewer of the devices."""
+    from superinfer.cli.bench.target import with_room_for
+    from superinfer.cli.console import err
+    from superinfer.cli.plan_sizing import size_cluster
 
-    if file is not None:
-        if model is not None:
-            raise UsageError(f"--model {model} and --profile {file}: give one of them, both say where costs come from")
-        return load_profile(file)
-    from superinfer.cli.contracts_feasibility import cached_profile
+    assert costs.target is not None
+    longest = max(load.prompt_tokens + load.output_tokens for load in topology.demands.values())
+    contracts = {contract.service_id: contract for contract in registry.list()}
+    contracts |= {name: registry.resolve(name) for name in topology.demands}
+    degree = topology.serving.tensor_parallel
+    with err.status("simulating") as status:
+        return size_cluster(
+            with_room_for(costs.target, topology.name, longest),
+            degree,
+            topology.demands,
+            contracts,
+            seed=seed,
+            on_try=lambda copies: status.update(f"simulating {copies * degree} device(s)"),
+        )
 
-    return cached_profile(model or DEFAULT_MODEL, "auto")
+
+def _report_sizing(
+    sizing: Sizing, result: Plan | Clash, heading: dict[str, Any], picture: Path | None, *, as_json: bool
+) -> None:
+    """Everything that a plan with --size says; ContractError where not even all devices hold the contracts."""
+    import msgspec
+
+    from superinfer.cli.console import err, out
+    from superinfer.cli.plan_sizing_tables import sizing_sentence, sizing_table, verdict_table
+    from superinfer.contracts.errors import ContractError
+    from superinfer.scheduler.pareto import Clash
+
+    title = _title(heading)
+    answer = sizing_sentence(sizing, heading["devices"])
+    is_clash = isinstance(result, Clash)
+    if picture is not None:
+        from superinfer.cli.plan_sizing_picture import draw_sizing
+
+        _write(picture, lambda: draw_sizing(sizing, picture, title))
+        err.print(f"written: {picture}", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        allocation = {} if isinstance(result, Clash) else _as_data(result)
+        data = {**heading, "feasible": sizing.needed is not None, **allocation, "sizing": msgspec.to_builtins(sizing)}
+        _print_json(data)
+    else:
+        if not isinstance(result, Clash):
+            _print_plan(result, title)
+        out.print(sizing_table(sizing))
+        out.print(verdict_table(sizing.needed or sizing.tried[-1]))
+    if is_clash:
+        err.print(
+            "note: the queueing model, in which no contract lends another its unused time, finds no allocation; the "
+            "simulator's verdict stands",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if sizing.needed is None:
+        raise ContractError(answer)
+    if not as_json:
+        out.print(answer, markup=False, highlight=False, soft_wrap=True)
 
 
 def _demands(
-    registry: ContractRegistry, topology: Topology, source: str, profile: ModelProfile, decode_batch: int
+    registry: ContractRegistry, topology: Topology, source: str, costs: ModelCosts, decode_batch: int
 ) -> list[ContractDemand]:
     """The demand of every contract for which the topology file states a load; a note names those without one."""
     from superinfer.cli.console import err
     from superinfer.contracts.errors import UnknownContractError, UsageError
-    from superinfer.scheduler.pareto_demand import ModelCosts, contract_demand
+    from superinfer.scheduler.pareto_demand import contract_demand
 
-    memory = profile.static.memory
-    costs = ModelCosts(profile.latency_model, memory.weight_bytes, memory.kv_bytes_per_token)
     demands = []
     for name, load in topology.demands.items():
         try:

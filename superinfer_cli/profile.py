@@ -186,6 +186,8 @@ def _profile_measured(
     from superinfer.profiler.store import profile_path, save_profile
 
     source = _resolve(model)
+    if not random_weights:
+        _check_weights(source)
     resolved = resolve_dtype(dtype)
     path = out_file or profile_path(source.name, device_name(), resolved, THREADS)
     if not as_json:
@@ -212,6 +214,19 @@ def _profile_measured(
 def _log_path(path: Path) -> Path:
     """Where the samples of a sweep under way are kept."""
     return path.with_suffix(".partial.jsonl")
+
+
+def _check_weights(source: ModelSource) -> None:
+    """ModelError where the weights are not whole, with what can be done without them."""
+    from superinfer.contracts.errors import ModelError
+    from superinfer.profiler.safetensors_files import stored_weights
+
+    weights = stored_weights(source.directory)
+    if weights is not None and weights.damage is not None:
+        raise ModelError(
+            f"{source.directory}: {weights.damage}; download it again. Without its weights, --static computes what its "
+            "config gives, and --random-weights measures its shapes"
+        )
 
 
 def _print_json(value: object) -> None:

@@ -101,3 +101,14 @@ def test_a_triton_entry_is_profiled_by_the_model_that_it_serves(tmp_path: Path) 
         data = json.loads(run(str(tmp_path / target), "--static", "--json").stdout)
         assert data["model"] == "chat"
         assert data["static"]["memory"]["kv_bytes_per_token"] == 131_072
+
+
+def test_measuring_truncated_weights_says_what_can_be_done_without_them(tmp_path: Path) -> None:
+    config = {**known_models()["qwen2-0.5b"].config, "num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    header = json.dumps({"a": {"dtype": "F32", "shape": [8], "data_offsets": [0, 32]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(31))
+    message = error_of(str(tmp_path))
+    for words in ("model.safetensors is truncated", "--static", "--random-weights"):
+        assert words in message
+    assert "truncated" in run(str(tmp_path), "--static").stderr
