@@ -14,7 +14,7 @@ from superinfer.executor.cores import assign_cores
 from superinfer.executor.models.source import ModelSource
 from superinfer.executor.sweep import HOST_BLOCKS, SweepRunner
 from superinfer.executor.worker_process import WorkerProcess
-from superinfer.profiler.architecture import ModelArchitecture, load_architecture
+from superinfer.profiler.architecture import ModelArchitecture, load_architecture, stored_dtype
 from superinfer.profiler.device import device_name, memory_read_gb_per_s
 from superinfer.profiler.fit import fit_points
 from superinfer.profiler.measure import DEFAULT_BUDGET_S, Progress, achieved_rates, measure
@@ -82,7 +82,8 @@ def profile_model(
         raise ModelError(f"{source.name} cannot be profiled: {error}") from None
     if log is not None:
         log.remove()
-    prefill_gflop_per_s, decode_gb_per_s = achieved_rates(points, architecture, resolved)
+    weight_dtype = _weight_dtype(source, resolved)
+    prefill_gflop_per_s, decode_gb_per_s = achieved_rates(points, architecture, resolved, weight_dtype)
     return ModelProfile(
         model=source.name,
         dtype=resolved,
@@ -100,7 +101,17 @@ def profile_model(
         latency=latency_constants(fit.model),
         fit=fit.errors,
         noise=fit.noise,
+        weight_dtype=weight_dtype,
     )
+
+
+def _weight_dtype(source: ModelSource, dtype: str) -> str | None:
+    """The precision in which a worker holds the weights where it computes in another: a stored bfloat16 stays one.
+
+    Random weights are bfloat16.
+    """
+    stored = stored_dtype(source.directory) if source.has_weights else "bfloat16"
+    return "bfloat16" if dtype == "float32" and stored == "bfloat16" else None
 
 
 def _sweep(

@@ -74,15 +74,22 @@ def measure(
     return [_measured_point(point, seconds, times_s[point]) for point, seconds in samples.items()]
 
 
-def achieved_rates(points: Sequence[MeasuredPoint], architecture: ModelArchitecture, dtype: str) -> tuple[float, float]:
-    """(GFLOP/s of the best pure prefill step, GB/s read by the best pure decode step); 0 where there is none."""
+def achieved_rates(
+    points: Sequence[MeasuredPoint], architecture: ModelArchitecture, dtype: str, weight_dtype: str | None = None
+) -> tuple[float, float]:
+    """(GFLOP/s of the best pure prefill step, GB/s read by the best pure decode step); 0 where there is none.
+
+    `weight_dtype` is that of the weights where they are held in another than `dtype`.
+    """
     prefill = [
         step_flops(architecture, point.shape) / statistics.median(point.seconds) / 1e9
         for point in points
         if point.decodes == 0
     ]
     decode = [
-        step_read_bytes(architecture, dtype, tokens=point.tokens, context=point.decode_context)
+        step_read_bytes(
+            architecture, dtype, tokens=point.tokens, context=point.decode_context, weight_dtype=weight_dtype
+        )
         / statistics.median(point.seconds)
         / 1e9
         for point in points

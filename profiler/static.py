@@ -134,16 +134,19 @@ def memory_bytes(architecture: ModelArchitecture, dtype: str, *, context: int, b
     return weights + batch * architecture.visible_keys(context) * kv_bytes_per_token(architecture, dtype)
 
 
-def step_read_bytes(architecture: ModelArchitecture, dtype: str, *, tokens: int, context: float) -> float:
+def step_read_bytes(
+    architecture: ModelArchitecture, dtype: str, *, tokens: int, context: float, weight_dtype: str | None = None
+) -> float:
     """Bytes that a step of `tokens` must read at least: weights once, embedding rows, `context` tokens of KV.
 
-    Of a mixture of experts, the expected number of experts that at least one of the tokens is routed to.
+    `weight_dtype` is that of the weights where they are held in another than the cache. Of a mixture of experts, the
+    expected number of experts that at least one of the tokens is routed to.
     """
     a = architecture
     untouched_weights = a.mixture_layers * (a.experts - a.touched_experts(tokens)) * a.expert_weights
     unread_embedding = 0 if a.tied_embeddings else a.head_weights
     weights = a.parameters - untouched_weights - unread_embedding + tokens * a.hidden_size
-    return weights * BYTES_PER_ELEMENT[dtype] + context * kv_bytes_per_token(a, dtype)
+    return weights * BYTES_PER_ELEMENT[weight_dtype or dtype] + context * kv_bytes_per_token(a, dtype)
 
 
 def static_features(

@@ -90,7 +90,10 @@ class FitErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, rename={"format": "schema"}):
-    """One feature file. `created` is ISO 8601 in UTC; `noise` is that of step times, where it could be told."""
+    """One feature file. `created` is ISO 8601 in UTC; `noise` is that of step times, where it could be told.
+
+    `weight_dtype` is the precision in which a worker holds the weights, where it is not `dtype`, that of computation.
+    """
 
     model: str
     dtype: str
@@ -102,6 +105,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, rename={"format": 
     latency: LatencyConstants
     fit: FitErrors
     noise: StepNoise | None = None
+    weight_dtype: str | None = None
     format: str = PROFILE_SCHEMA
 
     @property

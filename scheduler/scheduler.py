@@ -368,6 +368,7 @@ class Scheduler:
             self._counts.pop(contract_id, None)
             self.admission.forget(contract_id)
             self.budgets.forget(contract_id)
+            self._output_lengths.pop(contract_id, None)
             self.policy.on_retire(contract_id)
 
     def _limit_bandwidth(self, builder: StepBuilder, gate: BandwidthGate) -> None:
@@ -443,7 +444,7 @@ class Scheduler:
         counts = self._counts.setdefault(request.contract_id, ContractCounts())
         counts.finished += 1
         counts.met += bool(met)
-        if completed:
+        if completed and not request.sampling.ignore_eos:
             self._output_lengths.setdefault(request.contract_id, RecentQuantile()).add(len(sequence.outputs))
         self._account(sequence, now, reason, met)
         self.policy.on_finish(sequence, now)

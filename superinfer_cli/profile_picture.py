@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from superinfer.profiler.static import step_flops, step_read_bytes
-from superinfer.profiler.store import MeasuredPoint, ModelProfile
+from superinfer.profiler.store import FitErrors, MeasuredPoint, ModelProfile
 
 COLORS = {"decode": "#0072b2", "prefill": "#d55e00", "mixed": "#009e73"}
 MARKERS = {"decode": "o", "prefill": "s", "mixed": "^"}
@@ -57,7 +57,13 @@ def _draw_roofline(axes: Any, profile: ModelProfile) -> None:
     xy = []
     for point in profile.measured.points:
         flops = step_flops(architecture, point.shape)
-        read = step_read_bytes(architecture, profile.dtype, tokens=point.tokens, context=point.decode_context)
+        read = step_read_bytes(
+            architecture,
+            profile.dtype,
+            tokens=point.tokens,
+            context=point.decode_context,
+            weight_dtype=profile.weight_dtype,
+        )
         xy.append((flops / read, flops / statistics.median(point.seconds) / 1e9))
     peak = max(y for _, y in xy)
     intensity = np.geomspace(min(x for x, _ in xy) / 2, max(x for x, _ in xy) * 2, 200)
@@ -91,6 +97,8 @@ def _draw_agreement(axes: Any, profile: ModelProfile) -> None:
     line = np.array([low, high])
     axes.plot(line, line, color="0.4")
     axes.fill_between(line, line * 0.85, line * 1.15, color="0.85", label="± 15 %")
+    upper = model.upper_ratio
+    axes.plot(line, line / upper, color="0.4", linestyle="--", label=f"p90: measured {upper:.2f} × predicted")
     _scatter(axes, profile, xy)
     axes.set(
         xscale="log",
@@ -99,11 +107,17 @@ def _draw_agreement(axes: Any, profile: ModelProfile) -> None:
         ylim=(low, high),
         xlabel="measured step, ms (median)",
         ylabel="predicted step, ms",
-        title=f"Latency model: error {profile.fit.median_relative_error:.1%} median, "
-        f"{profile.fit.p90_relative_error:.1%} p90 (held out)",
+        title=_error_title(profile.fit),
     )
     _plain_log_ticks(axes)
     axes.legend(fontsize=8)
+
+
+def _error_title(fit: FitErrors) -> str:
+    median, p90 = fit.tracked_median_relative_error, fit.tracked_p90_relative_error
+    if median is None or p90 is None:
+        median, p90 = fit.median_relative_error, fit.p90_relative_error
+    return f"Latency model: error {median:.1%} median, {p90:.1%} p90 (single held-out steps)"
 
 
 def _draw_curve(axes: Any, profile: ModelProfile) -> None:

@@ -41,8 +41,18 @@ def measured_tables(profile: ModelProfile) -> Group:
     errors = feature_table("Error on steps the fit had not seen", "", "value")
     errors.add_row("median relative error", f"{profile.fit.median_relative_error:.1%}")
     errors.add_row("90th percentile", f"{profile.fit.p90_relative_error:.1%}")
+    if profile.fit.tracked_median_relative_error is not None and profile.fit.tracked_p90_relative_error is not None:
+        errors.add_row("with online correction, median", f"{profile.fit.tracked_median_relative_error:.1%}")
+        errors.add_row("with online correction, 90th percentile", f"{profile.fit.tracked_p90_relative_error:.1%}")
     for quantile, ratio in sorted(model.residual_quantiles.items()):
         errors.add_row(f"measured / predicted, quantile {quantile:g}", f"{ratio:.3f}")
+    if profile.noise is not None:
+        errors.add_row("noise of each step alone (sigma)", f"{profile.noise.sigma:.1%}")
+        if profile.noise.drift is not None:
+            errors.add_row(
+                f"drift of the device's speed over {profile.noise.drift.lasts_s:g} s (sigma)",
+                f"{profile.noise.drift.sigma:.1%}",
+            )
     errors.add_row("steps (shapes)", f"{profile.fit.steps} ({profile.fit.shapes})")
     return Group(rates, latency, errors)
 

@@ -144,6 +144,17 @@ def test_rates_are_those_of_the_best_pure_prefill_and_decode_steps() -> None:
     )
 
 
+def test_weights_held_in_half_the_bytes_are_counted_so() -> None:
+    device = FakeDevice()
+    points = measure(ALL_POINTS[:1], device.run, budget_s=1000, clock=device.clock)
+    whole, held = (achieved_rates(points, ARCHITECTURE, "float32", dtype)[1] for dtype in (None, "bfloat16"))
+    cache = step_read_bytes(ARCHITECTURE, "float32", tokens=1, context=128) - step_read_bytes(
+        ARCHITECTURE, "float32", tokens=1, context=0
+    )
+    cache_gb_per_s = cache / points[0].seconds[-1] / 1e9
+    assert held - cache_gb_per_s == pytest.approx((whole - cache_gb_per_s) / 2)
+
+
 class InterruptedSweepError(Exception):
     pass
 
