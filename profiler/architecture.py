@@ -50,7 +50,7 @@ def _load_config(file: Path) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{file} does not exist; a Hugging Face model directory holds a config.json") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(config, dict):
         raise ModelError(f"{file} holds {type(config).__name__}, not a JSON object")

@@ -9,9 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from superinfer.contracts.errors import ModelError
+from superinfer.contracts.problems import shown
 from superinfer.profiler.decoder_shapes import LatentAttention, ModelArchitecture
 
 Config = Mapping[str, Any]
+
+LARGEST_COUNT = 10**9
+"""Beyond every model's sizes; figures that are products of larger ones leave the range of floating point."""
 
 
 def read_family(model_type: str, config: Config, source: str) -> ModelArchitecture:
@@ -32,6 +36,8 @@ class _Fields:
             value = default
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             raise ModelError(f"{self.source}: {key} is {value!r}; a positive whole number is needed")
+        if value > LARGEST_COUNT:
+            raise ModelError(f"{self.source}: {key} is {shown(value)}; at most {LARGEST_COUNT:,} is accepted")
         return value
 
     def optional_count(self, key: str) -> int | None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from superinfer.contracts.errors import ModelError
 
 LARGEST_HEADER_BYTES = 100_000_000
 """The format's own limit."""
+
+
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Tensor(msgspec.Struct, frozen=True):
+    shape: list[_Size]
+    data_offsets: tuple[_Size, _Size]
 
 
 @dataclass(frozen=True)
@@ -41,11 +51,9 @@ def stored_weights(directory: Path) -> StoredWeights | None:
     for file in files:
         header, start = _header(file)
         end = start
-        for name, tensor in header.items():
-            if name == "__metadata__":
-                continue
-            first, last = tensor["data_offsets"]
-            parameters += math.prod(tensor["shape"])
+        for tensor in header.values():
+            first, last = tensor.data_offsets
+            parameters += math.prod(tensor.shape)
             tensor_bytes += last - first
             end = max(end, start + last)
         if (held := file.stat().st_size) < end:
@@ -53,7 +61,7 @@ def stored_weights(directory: Path) -> StoredWeights | None:
     return StoredWeights(parameters, tensor_bytes, tuple(truncated))
 
 
-def _header(file: Path) -> tuple[dict[str, dict[str, list[int]]], int]:
+def _header(file: Path) -> tuple[dict[str, _Tensor], int]:
     """The header, and where the tensors begin."""
     try:
         with file.open("rb") as stream:
@@ -64,10 +72,12 @@ def _header(file: Path) -> tuple[dict[str, dict[str, list[int]]], int]:
             text = stream.read(length)
         if len(text) < length:
             raise ValueError(f"{len(text)} of {length} bytes of the header")
-        header = json.loads(text)
+        entries = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        entries.pop("__metadata__", None)
+        header = {name: msgspec.json.decode(entry, type=_Tensor) for name, entry in entries.items()}
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(
             f"{file} is truncated or no safetensors file ({error}); download it again. What the config gives can still "
             "be computed: superinfer profile MODEL --static with the config.json itself"

@@ -70,7 +70,7 @@ def _ensemble_reference(file: Path, config: Any, seen: frozenset[Path]) -> str:
 def _vllm_reference(file: Path) -> str:
     try:
         model = json.loads(file.read_text("utf-8")).get("model")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ModelError(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(model, str) or not model:
         raise ModelError(f"{file}: model is {model!r}; a folder or a hub id is needed")
@@ -84,7 +84,7 @@ def _located(value: str, folder: Path) -> str:
 
 
 def _latest_version(folder: Path) -> Path | None:
-    versions = [each for each in folder.iterdir() if each.is_dir() and each.name.isdigit()]
+    versions = [each for each in folder.iterdir() if each.is_dir() and each.name.isdecimal()]
     return max(versions, key=lambda each: int(each.name), default=None)
 
 

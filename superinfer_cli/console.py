@@ -24,4 +24,5 @@ def progress_bar() -> Progress:
         TimeElapsedColumn(),
         console=err,
         transient=True,
+        disable=not err.is_terminal,  # elsewhere a bar that is gone at its end leaves an empty line
     )

@@ -75,6 +75,14 @@ def profile(
     _check_options(is_static, random_weights, time_budget, out_file)
     if device is not None and not static:
         raise UsageError(f"--device {device}: is a prediction; it needs --static")
+    if tensor_parallel > 1 and device is None:
+        raise UsageError(
+            f"--tensor-parallel {tensor_parallel}: is how many devices predict together; it needs --device"
+        )
+    if list_models or compare is not None:
+        alone = "--list" if list_models else "--compare"
+        if model is not None or out_file is not None:
+            raise UsageError(f"{alone} only prints: neither MODEL ({model}) nor --out is accepted with it")
     if list_models:
         list_library(as_json=as_json)
     elif compare is not None:
@@ -236,7 +244,9 @@ def _print_json(value: object) -> None:
 
 
 def _resolve(model: str) -> ModelSource:
+    from superinfer.contracts.errors import ModelError
     from superinfer.executor.models.catalog import resolve_model
+    from superinfer.profiler.known_architectures import known_models
 
     with progress_bar() as bar:
         task = bar.add_task("finding the model", total=None)
@@ -244,7 +254,14 @@ def _resolve(model: str) -> ModelSource:
         def report(stage: str, done: int, total: int) -> None:
             bar.update(task, description=stage, completed=done, total=total)
 
-        return resolve_model(model, progress=report)
+        try:
+            return resolve_model(model, progress=report)
+        except ModelError as error:
+            if model.lower() not in known_models():
+                raise
+            raise ModelError(
+                f"{error}. Its shapes are known: add --static for the figures that follow from them"
+            ) from None
 
 
 def _checked_dtype(dtype: str, accepted: Sequence[str]) -> Any:

@@ -19,11 +19,22 @@ def find_static(
     """
     from msgspec import structs
 
+    from superinfer.profiler.triton_model import CONFIG_NAME, triton_reference
+
+    path = Path(model).expanduser()
+    if path.name != CONFIG_NAME and not (path / CONFIG_NAME).exists():
+        return _find_model(model, dtype, prefill_tokens, decode_context)
+    # What an entry names may be its own folder, whose config.json then counts, not its config.pbtxt again.
+    served = _find_model(triton_reference(path), dtype, prefill_tokens, decode_context)
+    folder = path.resolve().parent if path.is_file() else path.resolve()
+    return structs.replace(served, model=folder.name)
+
+
+def _find_model(model: str, dtype: str, prefill_tokens: int, decode_context: int) -> StaticProfile:
     from superinfer.profiler.feature_library import LIBRARY_DTYPE
     from superinfer.profiler.known_architectures import known_models
     from superinfer.profiler.static_file import read_static_file
     from superinfer.profiler.static_profile import static_profile
-    from superinfer.profiler.triton_model import CONFIG_NAME, triton_reference
 
     path = Path(model).expanduser()
     known = known_models().get(model.lower())
@@ -38,12 +49,6 @@ def find_static(
             prefill_tokens=prefill_tokens,
             decode_context=decode_context,
         )
-    if path.name == CONFIG_NAME or (path / CONFIG_NAME).exists():
-        served = find_static(
-            triton_reference(path), dtype, prefill_tokens=prefill_tokens, decode_context=decode_context
-        )
-        folder = path.resolve().parent if path.is_file() else path.resolve()
-        return structs.replace(served, model=folder.name)
     if not path.exists():
         path = _config_directory(model)
     return read_static_file(

@@ -53,7 +53,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{path}: not found; a model directory holds a config.json") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(content, dict):
         raise ModelError(f"{path}: must hold a JSON object")

@@ -29,7 +29,7 @@ def read_json_object(file: Path) -> dict[str, Any]:
         raise ModelError(
             f"model directory {file.parent} has no {file.name}; expected a Hugging Face model directory"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
         raise ModelError(f"{file} holds a {type(value).__name__}; expected a JSON object")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +13,7 @@ from superinfer.cli.serve.command import API_KEY_VARIABLE
 from superinfer.contracts.contract import SLOContract
 from superinfer.contracts.errors import UsageError
 from superinfer.executor.config import EngineConfig
+from superinfer.executor.model.config_fields import ConfigFields, read_json_object
 from superinfer.executor.models.catalog import resolve_model
 from superinfer.executor.models.source import ModelSource
 from superinfer.profiler.feasibility import UnattainableContractError, shortfalls
@@ -84,9 +84,8 @@ def find_model(model: str) -> ModelSource:
 
 def context_length(source: ModelSource, asked: int | None) -> int:
     """The context to serve: as asked, else the model's own, up to DEFAULT_CONTEXT_LIMIT."""
-
-    config = json.loads((source.directory / "config.json").read_text(encoding="utf-8"))
-    own = int(config.get("max_position_embeddings", DEFAULT_CONTEXT_LIMIT))
+    file = source.directory / "config.json"
+    own = ConfigFields(read_json_object(file), str(file)).size("max_position_embeddings", DEFAULT_CONTEXT_LIMIT)
     if asked is not None and asked > own:
         raise UsageError(f"--max-model-len {asked} is more than the {own} tokens that {source.name} can take")
     return min(own, DEFAULT_CONTEXT_LIMIT) if asked is None else asked

@@ -118,6 +118,8 @@ def test_an_unknown_model_type_is_refused_with_the_supported_ones() -> None:
         ("num_attention_heads", True),
         ("num_key_value_heads", 3),
         ("num_experts_per_tok", 9),
+        pytest.param("vocab_size", 10**400, id="vocab_size of 400 digits"),
+        ("num_hidden_layers", 10**30),
     ],
 )
 def test_a_missing_or_wrong_field_is_named(key: str, value: Any) -> None:
@@ -141,7 +143,7 @@ def test_a_directory_and_its_config_file_load_alike(tmp_path: Path) -> None:
     assert load_architecture(tmp_path) == load_architecture(tmp_path / "config.json")
 
 
-@pytest.mark.parametrize("text", [None, "{", "[1]", b"\xff\xfe"])
+@pytest.mark.parametrize("text", [None, "{", "[1]", b"\xff\xfe", pytest.param("[" * 100_000, id="nested too deeply")])
 def test_an_unreadable_config_is_one_error_that_names_the_file(tmp_path: Path, text: str | bytes | None) -> None:
     file = tmp_path / "config.json"
     if isinstance(text, str):

@@ -72,6 +72,22 @@ def test_weights_that_end_within_their_header_leave_them_too(tmp_path: Path, siz
         stored_weights(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "[1]",
+        '{"a": "b"}',
+        '{"a": {"shape": [1]}}',
+        '{"a": {"shape": [-5], "data_offsets": [0, 8]}}',
+        pytest.param("[" * 100_000, id="nested too deeply"),
+    ],
+)
+def test_a_header_that_describes_no_tensors_is_one_error_that_names_the_file(tmp_path: Path, header: str) -> None:
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    with pytest.raises(ModelError, match=r"model\.safetensors is truncated or no safetensors file"):
+        stored_weights(tmp_path)
+
+
 def test_a_missing_tokenizer_is_noted(tmp_path: Path) -> None:
     [note] = read_static_file(write_model(tmp_path, LLAMA, tokenizer=False)).notes
     assert "no tokenizer" in note

@@ -112,3 +112,32 @@ def test_measuring_truncated_weights_says_what_can_be_done_without_them(tmp_path
     for words in ("model.safetensors is truncated", "--static", "--random-weights"):
         assert words in message
     assert "truncated" in run(str(tmp_path), "--static").stderr
+
+
+def test_a_triton_entry_beside_a_config_or_one_that_names_itself_is_not_followed_in_a_circle(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama",
+        "vocab_size": 64,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 32,
+    }
+    (tmp_path / "config.pbtxt").write_text('name: "x"\n')
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert json.loads(run(str(tmp_path), "--static", "--json").stdout)["architecture"]["hidden_size"] == 16
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.pbtxt").write_text('parameters { key: "model_path" value { string_value: "." } }\n')
+    assert "config.json does not exist" in error_of(str(tmp_path), "--static")
+
+
+def test_what_would_be_ignored_is_refused(tmp_path: Path) -> None:
+    assert "--list only prints" in error_of("llama-3-8b", "--list")
+    assert "--compare only prints" in error_of(
+        "--compare", "llama-3-8b", "llama-3-70b", "--out", str(tmp_path / "x.json")
+    )
+    assert "--tensor-parallel 2: is how many" in error_of("llama-3-8b", "--static", "--tensor-parallel", "2")
+
+
+def test_a_library_model_that_cannot_be_measured_says_what_can_be_had_without_weights() -> None:
+    assert "add --static" in error_of("llama-3.1-405b")

@@ -17,7 +17,7 @@ from superinfer.cli.serve.preparation import (
     read_fault_map,
 )
 from superinfer.contracts.contract import Bound, ResourceConstraints, SLOContract
-from superinfer.contracts.errors import ContractConflictError, UsageError
+from superinfer.contracts.errors import ContractConflictError, ModelError, UsageError
 from superinfer.executor.models.source import ModelSource
 from superinfer.profiler.feasibility import UnattainableContractError
 from superinfer.profiler.latency_model import LatencyModel
@@ -93,6 +93,15 @@ def test_more_context_than_the_model_has_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2048}))
     with pytest.raises(UsageError, match=r"--max-model-len 2049.*2048"):
         context_length(ModelSource("tiny", tmp_path, has_weights=False), 2049)
+
+
+@pytest.mark.parametrize("own", ["many", [2048], -1])
+def test_a_context_that_is_no_length_is_one_error_that_names_the_field(tmp_path, own):
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": own}))
+    with pytest.raises(ModelError, match=r"config\.json: max_position_embeddings must be a positive integer"):
+        context_length(ModelSource("tiny", tmp_path, has_weights=False), None)
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": null}')
+    assert context_length(ModelSource("tiny", tmp_path, has_weights=False), 512) == 512
 
 
 def test_a_fault_domain_map_is_held_against_the_contracts_and_domains_of_the_server(tmp_path):
