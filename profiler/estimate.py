@@ -38,6 +38,7 @@ class PhaseEstimate(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     least_seconds: float
     tokens_per_s: float
+    tflops: float
     flops_per_byte: float
     limit: Limit
     fits: bool
@@ -108,6 +109,7 @@ def estimate(
                 seconds=seconds,
                 least_seconds=least[limit],
                 tokens_per_s=tokens / seconds,
+                tflops=flops / seconds / 1e12,
                 flops_per_byte=flops / read,
                 limit=limit,
                 fits=kept <= kv_tokens,

@@ -158,7 +158,8 @@ def _report_sizing(
     if picture is not None:
         from superinfer.cli.plan_sizing_picture import draw_sizing
 
-        _write(picture, lambda: draw_sizing(sizing, picture, title))
+        cluster = f"{heading['topology'] or 'topology'} · {heading['model']} · {heading['dtype']}"
+        _write(picture, lambda: draw_sizing(sizing, picture, cluster))
         err.print(f"written: {picture}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
         allocation = {} if isinstance(result, Clash) else _as_data(result)

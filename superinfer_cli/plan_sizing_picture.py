@@ -28,5 +28,5 @@ def draw_sizing(sizing: Sizing, path: Path, title: str) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(True, alpha=0.2)
     axes.legend(fontsize=8)
-    figure.suptitle(f"{title} · simulated", fontsize=10)
+    figure.suptitle(f"{title}\nsimulated, step times predicted from data sheets", fontsize=10)
     figure.savefig(path, dpi=120)

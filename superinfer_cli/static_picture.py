@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
+from superinfer.cli.static_tables import plain_number
 from superinfer.profiler.estimate import DeviceEstimate
 from superinfer.profiler.static import memory_bytes, step_read_bytes
 from superinfer.profiler.static_profile import StaticProfile
@@ -36,19 +38,11 @@ def _draw_roofline(axes: Any, estimate: DeviceEstimate) -> None:
     intensity = np.array([phase.flops_per_byte for phase in estimate.phases])
     line = np.geomspace(min(intensity.min(), 1.0) / 2, max(intensity.max(), 1e3) * 2, 200)
     roof = np.minimum(line * estimate.bandwidth_gb_per_s / 1e3, estimate.peak_tflops)
-    label = f"{estimate.bandwidth_gb_per_s:,.4g} GB/s, {estimate.peak_tflops:,.4g} TFLOP/s"
+    label = f"{plain_number(estimate.bandwidth_gb_per_s)} GB/s, {plain_number(estimate.peak_tflops)} TFLOP/s at best"
     axes.plot(line, roof, color="0.4", label=label)
     for kind, colour in COLOURS.items():
         chosen = [phase for phase in estimate.phases if phase.phase == kind]
-        rates = [
-            phase.flops_per_byte * estimate.bandwidth_gb_per_s / 1e3
-            if phase.limit == "memory"
-            else estimate.peak_tflops
-            for phase in chosen
-        ]
-        # What efficiencies and fixed costs leave of the roof.
-        shares = [phase.least_seconds / phase.seconds for phase in chosen]
-        heights = [rate * share for rate, share in zip(rates, shares, strict=True)]
+        heights = [phase.tflops for phase in chosen]
         axes.scatter(
             [phase.flops_per_byte for phase in chosen],
             heights,
@@ -109,5 +103,7 @@ def _draw_memory(axes: Any, profile: StaticProfile, estimate: DeviceEstimate | N
         label = f"{estimate.tensor_parallel} × {estimate.device}"
         axes.axhline(estimate.memory_gb, color=COLOURS["prefill"], linestyle="--", label=label)
     axes.set(xscale="log", yscale="log", xlabel="context, tokens", ylabel="GB", title="Weights and KV cache")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(True, which="both", alpha=0.2)
     axes.legend(fontsize=8)

@@ -22,6 +22,11 @@ def quantity(value: float, unit: str) -> str:
     return f"{value:.4g} {unit}"
 
 
+def plain_number(value: float) -> str:
+    """Four significant digits, thousands apart: 15,830; never an exponent."""
+    return f"{float(f'{value:.4g}'):,g}" if abs(value) < 1e5 else f"{float(f'{value:.4g}'):,.0f}"
+
+
 def feature_table(title: str, *columns: str) -> Table:
     """A titled table: the first column to the left, figures to the right."""
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -154,8 +159,9 @@ def estimate_summary(estimate: DeviceEstimate) -> str:
     """One line: peaks, memory, and the KV cache that fits."""
     room = f"{estimate.kv_tokens:,} tokens of KV cache fit" if estimate.kv_tokens else "the weights do not fit"
     return (
-        f"{estimate.peak_tflops:,.4g} TFLOP/s, {estimate.bandwidth_gb_per_s:,.4g} GB/s, {estimate.memory_gb:,.4g} GB; "
-        f"weights {estimate.weight_gb:,.4g} GB; {room} ({estimate.source})"
+        f"{plain_number(estimate.peak_tflops)} TFLOP/s, {plain_number(estimate.bandwidth_gb_per_s)} GB/s, "
+        f"{plain_number(estimate.memory_gb)} GB; weights {plain_number(estimate.weight_gb)} GB; {room} "
+        f"({estimate.source})"
     )
 
 
