@@ -17,6 +17,7 @@ import zmq
 from superinfer.contracts.errors import EngineError, SuperInferError
 from superinfer.executor.client_hub import ClientHub
 from superinfer.executor.config import EngineConfig, WorkerConfig
+from superinfer.executor.device_watch import DeviceWatch, stored_weight_bytes
 from superinfer.executor.kv_memory import close_pools, make_pools
 from superinfer.executor.messages import (
     Abort,
@@ -37,6 +38,8 @@ from superinfer.executor.messages import (
     Submit,
 )
 from superinfer.executor.recovery import Recovery
+from superinfer.executor.runtime.base import DeviceRuntime
+from superinfer.executor.runtime.cpu import CpuRuntime
 from superinfer.executor.supervised_worker import SupervisedWorker, WorkerState
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.executor.worker_messages import error_kind, error_message
@@ -67,6 +70,7 @@ class Engine:
         runner: str = DEFAULT_RUNNER,
         worker_cores: list[list[int]] | None = None,
         lifeline: int | None = None,
+        runtime: DeviceRuntime | None = None,
     ) -> None:
         self._config = config
         self._profile: ModelProfile | None = None
@@ -80,6 +84,7 @@ class Engine:
         cores = worker_cores or [[] for _ in range(config.domains)]
         self._recoveries: list[Recovery] = []
         self._kv_pools = make_pools(config.domains) if config.checkpoint.enabled else []
+        self._devices = DeviceWatch(runtime or CpuRuntime())
         self._workers = [
             SupervisedWorker(
                 _worker_config(config, i, cores[i], self._kv_pools),
@@ -104,6 +109,7 @@ class Engine:
                 self._serve_clients()
                 for worker in self._workers:
                     self._tend(worker)
+                self._look_at_devices()
                 if self._scheduler is not None:
                     self._plan()
                     self._drop_orphans(self._scheduler)
@@ -120,6 +126,7 @@ class Engine:
             for worker in self._workers:
                 worker.close()
             close_pools(self._kv_pools)
+            self._devices.close()
             self._context.destroy(linger=_FLUSH_MS)
         return 0
 
@@ -135,6 +142,7 @@ class Engine:
                 poller.register(worker.process.socket, zmq.POLLIN)
                 poller.register(worker.process.sentinel, zmq.POLLIN)
             wake_s = min(wake_s, self._next_timer_s(worker))
+        wake_s = min(wake_s, self._devices.next_look_s)
         timeout_s = wake_s - time.monotonic()
         ready = poller.poll(None if timeout_s == math.inf else max(0, math.ceil(timeout_s * 1000)))
         if self._lifeline is not None and any(source == self._lifeline for source, _ in ready):
@@ -247,15 +255,18 @@ class Engine:
             self._handle(self._scheduler, client, message)
 
     def _domain_spec(self, worker: SupervisedWorker) -> DomainSpec:
-        """What the scheduler knows of a domain: its blocks, and by the profile its bandwidth and what a token takes."""
+        """What the scheduler knows of a domain: its blocks, its device's bandwidth, what weights and a token take."""
         profile = self._profile
         assert profile is not None
+        device_id, measured = self._devices.bandwidth_of(worker.config.cores)
         return DomainSpec(
             worker.domain_id,
             worker.kv_blocks,
-            bandwidth_gb_per_s=profile.device.memory_read_gb_per_s or 0.0,
+            bandwidth_gb_per_s=measured or profile.device.memory_read_gb_per_s or 0.0,
             kv_bytes_per_token=float(profile.static.memory.kv_bytes_per_token),
             segment=worker.config.segment if self._kv_pools else None,
+            weight_bytes=stored_weight_bytes(Path(self._config.model_dir), profile.architecture.parameters),
+            device_id=device_id,
         )
 
     def _tend_running(self, worker: SupervisedWorker, now: float) -> None:
@@ -294,6 +305,16 @@ class Engine:
         if moved:
             self._recoveries.append(Recovery(worker.domain_id, now))
         self._announce(worker, "down", now, moved_requests=moved, detail=detail)
+
+    def _look_at_devices(self) -> None:
+        """Give up the workers whose device says that nothing can go on there."""
+        now = time.monotonic()
+        for event in self._devices.look(now):
+            print(f"superinfer engine: {event.severity}: {event.detail}", file=sys.stderr)
+            for worker in self._workers:
+                hit = event.severity == "fatal" and self._devices.is_hit(event, worker.config.cores)
+                if hit and worker.state is WorkerState.UP:
+                    self._lose(worker, event.detail, now, isolates=False)
 
     def _announce(
         self,

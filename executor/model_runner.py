@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from superinfer.executor.model.decoder import Decoder
 from superinfer.executor.model.linear import panels_serve_all_sizes
 from superinfer.executor.model.memory import available_memory_bytes, format_bytes
 from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights, WeightSource
+from superinfer.executor.pacing import Pace
 from superinfer.executor.sampling import greedy, sample
 from superinfer.executor.sequence import Sequence
 from superinfer.scheduler.blocks import SEGMENT_BITS, device_pool
@@ -135,7 +137,7 @@ class ModelRunner:
             return
         batch, sampling = build_batch(decodes, prefills, self.block_size)
         with torch.inference_mode():
-            logits = self._decoder.forward(batch, self._cache.array).numpy()
+            logits = self._decoder.forward(batch, self._cache.array, _pace(plan)).numpy()
         self._sample(logits, sampling, result)
 
     def _sample(self, logits: np.ndarray, sequences: list[Sequence], result: StepResult) -> None:
@@ -183,6 +185,10 @@ def _make_cache(config: WorkerConfig, architecture: Architecture, dtype: torch.d
         block_size=config.block_size,
         dtype=dtype,
     )
+
+
+def _pace(plan: StepPlan) -> Callable[[float], None] | None:
+    return Pace(plan.paced_s).moved if plan.paced_s > 0.0 else None
 
 
 def _weight_source(config: WorkerConfig, architecture: Architecture) -> WeightSource:

@@ -106,7 +106,7 @@ class SimulatedDevice:
             shape.add_prefill(step.start, step.count, samples=samples)
             if samples:
                 self._sample([step.sequence_id], np.array([slot]), result)
-        result.finished_s += self.model.uncorrected_step_s(shape) * self._next_noise()
+        result.finished_s += max(self.model.uncorrected_step_s(shape) * self._next_noise(), plan.paced_s)
         return result
 
     def decode_until(self, scheduler: Scheduler, horizon: Horizon, overhead_s: float) -> Stretch | None:

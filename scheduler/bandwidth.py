@@ -5,6 +5,10 @@ up to the latest deadline among them: a request that is late has nothing more to
 fit waits, for room or for another domain. No device sets GB/s aside by itself; the promise is kept by what best-
 effort sequences may move in a step, which is what the ledger leaves of the step's time. Whoever's turn is longest ago
 goes first, and one of them always may, so that they get on.
+
+Domains may share a device, as cores share a memory bus: its account is one. A step of best effort alone beside another
+domain's reservation is spread over the time in which the rest of the bandwidth moves what it has to move; domains with
+such steps share that rest evenly.
 """
 
 from __future__ import annotations
@@ -22,6 +26,12 @@ from superinfer.scheduler.sequence import SequenceState
 
 OPEN_END_S = 60.0
 """How long a reservation lasts for a request without an end-to-end deadline; each that starts renews it."""
+
+SHARES_S = 1.0
+"""A domain whose last step of best effort was planned so long ago no longer counts among those that share the rest."""
+
+MOST_PACED_S = 1.0
+"""The longest that a step is spread where reservations leave nothing at all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +54,7 @@ class BandwidthGate:
         self._hold_of: dict[int, tuple[str, str, float]] = {}
         self._last_turns: dict[int, int] = {}
         self._turn = 0
+        self._paced: dict[str, float] = {}
 
     @property
     def is_used(self) -> bool:
@@ -62,13 +73,27 @@ class BandwidthGate:
         """A domain is up, or up again; one whose bandwidth is not known reserves none."""
         self.domain_failed(spec.domain_id, now)
         if spec.bandwidth_gb_per_s > 0.0 and spec.domain_id not in self._specs:
-            self.ledger.add_device(DeviceBandwidth(spec.domain_id, spec.bandwidth_gb_per_s))
+            device_id = spec.device_id or spec.domain_id
+            if device_id not in self.ledger.device_ids:
+                self.ledger.add_device(DeviceBandwidth(device_id, spec.bandwidth_gb_per_s))
             self._specs[spec.domain_id] = spec
+
+    def device_of(self, domain_id: str) -> str:
+        """The ledger's device that a domain's memory traffic goes through."""
+        spec = self._specs.get(domain_id)
+        return (spec.device_id if spec is not None else "") or domain_id
+
+    def is_reserved(self, domain_id: str, now: float) -> bool:
+        """Whether anybody holds bandwidth of this domain's device, here or in another domain."""
+        return domain_id in self._specs and bool(self.ledger.reservations(self.device_of(domain_id), now))
 
     def refusal(self, contract_id: str, domain_ids: Iterable[str]) -> Refusal | None:
         """Why a request can never start on any of these domains, or None."""
         wanted = self._declared.get(contract_id, 0.0)
-        known = [self.ledger.reservable_gb_per_s(each) if each in self._specs else math.inf for each in domain_ids]
+        known = [
+            self.ledger.reservable_gb_per_s(self.device_of(each)) if each in self._specs else math.inf
+            for each in domain_ids
+        ]
         if not wanted or not known or wanted <= max(known):
             return None
         return Refusal(
@@ -96,7 +121,8 @@ class BandwidthGate:
         key = (domain_id, sequence.request.contract_id, wanted)
         hold = self._holds.get(key)
         if hold is None or not self.ledger.extend(hold.reservation_id, end_s, now):
-            granted = self.ledger.reserve(domain_id, wanted, (end_s - now) * 1e3, Priority.NORMAL, key[1], now)
+            device_id = self.device_of(domain_id)
+            granted = self.ledger.reserve(device_id, wanted, (end_s - now) * 1e3, Priority.NORMAL, key[1], now)
             if not isinstance(granted, Reservation):
                 return
             members = set() if hold is None else hold.members
@@ -118,6 +144,7 @@ class BandwidthGate:
 
     def domain_failed(self, domain_id: str, now: float) -> None:
         """Nothing runs on a domain any more, so that nothing is reserved there."""
+        self._paced.pop(domain_id, None)
         for key in [key for key, hold in self._holds.items() if hold.domain_id == domain_id]:
             hold = self._holds.pop(key)
             self.ledger.release(hold.reservation_id, now)
@@ -133,8 +160,10 @@ class BandwidthGate:
         moves the keys and values of its context; the weights are read for whoever holds a reservation.
         """
         spec = self._specs.get(domain_id)
-        if spec is None or not self.ledger.reservations(domain_id, now):
+        if spec is None or not self.is_reserved(domain_id, now):
             return []
+        if not any(hold.domain_id == domain_id for hold in self._holds.values()):
+            return []  # nobody here to hold back for; `paced_s` sees to other domains
         shape = StepShape()
         best_effort: list[SequenceState] = []
         for sequence in running:
@@ -149,7 +178,7 @@ class BandwidthGate:
             with_it = shape.copy()
             with_it.add_decode(sequence.computed)
             wanted_bytes = moved_bytes + spec.kv_bytes_per_token * (sequence.computed + 1)
-            left_gb = self.ledger.best_effort_gb(domain_id, now, now + model.step_s(with_it))
+            left_gb = self._rest_gb(domain_id, now, model.step_s(with_it))
             if moved_bytes and wanted_bytes > 1e9 * left_gb:
                 back.append(sequence)
                 continue
@@ -157,9 +186,46 @@ class BandwidthGate:
             self._last_turns[sequence.sequence_id] = self._turn
         return back
 
+    def paced_s(
+        self,
+        domain_id: str,
+        members: Iterable[SequenceState],
+        shape: StepShape,
+        model: LatencyModel,
+        now: float,
+    ) -> float:
+        """Seconds over which a step has to spread what it moves; 0 where it holds more than best effort.
+
+        Reading the weights and its context, at the rate that reservations leave.
+        """
+        spec = self._specs[domain_id]
+        if not shape.tokens or not all(is_unreserved(each.contract) for each in members):
+            self._paced.pop(domain_id, None)
+            return 0.0
+        step_s = model.step_s(shape)
+        self._paced[domain_id] = now
+        moved_gb = (spec.weight_bytes + spec.kv_bytes_per_token * (shape.decode_context + shape.tokens)) / 1e9
+        left_gb = self._rest_gb(domain_id, now, step_s)
+        if moved_gb <= left_gb:
+            return 0.0
+        return step_s * moved_gb / left_gb if left_gb > 0.0 else MOST_PACED_S
+
+    def _rest_gb(self, domain_id: str, now: float, step_s: float) -> float:
+        """GB that best effort of one domain may move in a step that starts now: its share of what nobody reserved."""
+        device_id = self.device_of(domain_id)
+        sharing = {domain_id}
+        for other, paced_at in self._paced.items():
+            if self.device_of(other) == device_id and now - paced_at < SHARES_S:
+                sharing.add(other)
+        return self.ledger.best_effort_gb(device_id, now, now + step_s) / len(sharing)
+
     def reserved_gb_per_s(self, now: float) -> dict[str, dict[str, float]]:
         """What each contract holds of each domain, for metrics."""
-        return {domain_id: self.ledger.reserved_gb_per_s(domain_id, now) for domain_id in self._specs}
+        held: dict[str, dict[str, float]] = {domain_id: {} for domain_id in self._specs}
+        for (domain_id, contract_id, wanted), hold in self._holds.items():
+            if self.ledger.is_held(hold.reservation_id, now):
+                held[domain_id][contract_id] = held[domain_id].get(contract_id, 0.0) + wanted
+        return held
 
     def _fits(self, domain_id: str, contract_id: str, wanted: float | None, now: float) -> bool:
         if not wanted or domain_id not in self._specs:
@@ -167,7 +233,7 @@ class BandwidthGate:
         hold = self._holds.get((domain_id, contract_id, wanted))
         if hold is not None and self.ledger.is_held(hold.reservation_id, now):
             return True
-        return self.ledger.fits(domain_id, wanted, now)
+        return self.ledger.fits(self.device_of(domain_id), wanted, now)
 
 
 def is_unreserved(contract: SLOContract) -> bool:

@@ -39,8 +39,9 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
 class DomainSpec(msgspec.Struct, frozen=True):
     """One fault domain as the scheduler sees it.
 
-    `bandwidth_gb_per_s` is its memory bandwidth, best the measured one, and `kv_bytes_per_token` what a token in its
-    cache takes; without the first, 0, no bandwidth can be reserved there.
+    `bandwidth_gb_per_s` is the memory bandwidth of its device, best the measured one, `kv_bytes_per_token` what a token
+    in its cache takes, `weight_bytes` what every step reads whatever it holds; without the first, 0, no bandwidth can
+    be reserved there. Domains with the same `device_id` share that bandwidth; "" is a device of its own.
 
     A domain with a `segment`, a number of its own, has its KV cache in memory that outlives it and that every other
     such domain can read: its sequences go on elsewhere with what was computed.
@@ -51,3 +52,5 @@ class DomainSpec(msgspec.Struct, frozen=True):
     bandwidth_gb_per_s: float = 0.0
     kv_bytes_per_token: float = 0.0
     segment: int | None = None
+    weight_bytes: float = 0.0
+    device_id: str = ""

@@ -106,7 +106,8 @@ class InFlightStep:
     """A step that was planned and not yet observed: its decodes, the sequences that prefill, and of each the tokens
     from `starts` up to `ends`.
 
-    `lent` are blocks of other domains that the step reads and nobody holds any more once it is over.
+    `lent` are blocks of other domains that the step reads and nobody holds any more once it is over. One that is
+    `paced` takes its time on purpose, which says nothing of the device.
     """
 
     step_id: int
@@ -117,6 +118,7 @@ class InFlightStep:
     ends: list[int]
     rotated: list[int]
     lent: list[int]
+    paced: bool = False
 
 
 @dataclass(slots=True, eq=False)

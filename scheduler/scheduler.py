@@ -191,6 +191,7 @@ class Scheduler:
         batch, rows = domain.batch, builder.decode_rows
         if batch is None or not batch.is_of(self.table, rows):
             batch = domain.batch = Batch.of(self.table, rows)
+        paced_s = 0.0 if gate is None else self._paced_s(builder, gate)
         plan = StepPlan(
             domain_id=domain_id,
             step_id=domain.next_step_id,
@@ -202,7 +203,8 @@ class Scheduler:
             decodes=batch.sequence_ids,
             decode_blocks=builder.decode_blocks,
             sequences=builder.chunks,
-            predicted_s=builder.step_s,
+            predicted_s=max(builder.step_s, paced_s),
+            paced_s=paced_s,
         )
         domain.finished = []
         domain.next_step_id += 1
@@ -210,7 +212,15 @@ class Scheduler:
         ends = [chunk.start + chunk.count for chunk in builder.chunks]
         moved = [rotation.sequence_id for rotation in (*builder.rotate_out_list, *builder.rotate_in_list)]
         domain.in_flight[plan.step_id] = InFlightStep(
-            plan.step_id, builder.shape, batch, builder.prefills, starts, ends, moved, builder.lent
+            plan.step_id,
+            builder.shape,
+            batch,
+            builder.prefills,
+            starts,
+            ends,
+            moved,
+            builder.lent,
+            paced=paced_s > 0.0,
         )
         self._steps += 1
         return plan
@@ -231,7 +241,7 @@ class Scheduler:
             for sequence, end in zip(step.prefills, step.ends, strict=True):
                 if sequence.domain is domain:
                     share(sequence, domain.memory, end, self.config.block_size)
-        if step.shape.tokens:
+        if step.shape.tokens and not step.paced:
             self.model.observe(step.shape, result.duration_s)
         taken = commit_tokens(self.table, self._by_sequence, step.batch, result, now)
         if not taken.token_ids:
@@ -383,6 +393,14 @@ class Scheduler:
             heads = [(each, self.queues.head(each)) for each in waiting]
             hidden |= {each for each, head in heads if head is not None and is_unreserved(head.contract)}
         self.queues.hidden |= hidden
+
+    def _paced_s(self, builder: StepBuilder, gate: BandwidthGate) -> float:
+        """How long the step has to take at least, so that a reservation beside it is kept."""
+        domain_id, now = builder.domain.domain_id, builder.now
+        if not gate.is_reserved(domain_id, now):
+            return 0.0
+        decodes = self.table.sequences(builder.decode_rows)
+        return gate.paced_s(domain_id, [*decodes, *builder.prefills], builder.shape, self.model, now)
 
     def _update_assignment(self) -> None:
         self.assignment.set_up([each.domain_id for each in self.domains.values() if each.is_up])

@@ -59,6 +59,9 @@ class StepPlan(msgspec.Struct, kw_only=True):
     worker knows it by the time it runs this one. `decode_blocks` are pairs of (sequence id, block to append to its
     block table first), for those decodes alone whose last block is full. `copies` are pairs of (device block, maybe of
     another domain; own device block).
+
+    With `paced_s` the step takes at least so long, its memory traffic spread over it: best effort beside reserved
+    bandwidth.
     """
 
     domain_id: str
@@ -73,6 +76,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     sequences: list[SequenceStep] = []
     predicted_s: float = 0.0
     affinity_mask: int = 0
+    paced_s: float = 0.0
 
     @property
     def token_count(self) -> int:

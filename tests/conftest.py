@@ -18,6 +18,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 # These start engines and servers, or time steps: two at once would take each other's cores.
 ENGINES = {
     "tests/executor/test_engine.py",
+    "tests/executor/test_engine_devices.py",
     "tests/executor/test_engine_real_model.py",
     "tests/executor/test_worker_process.py",
     "tests/superinfer_cli/bench/test_command.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,15 @@ class Decoder:
         self._layers = [builder.layer(i, scratch) for i in range(architecture.layers)]
         self._final_norm = builder.norm("model.norm.weight")
         self._head = builder.head(embedding)
+        unread = 0 if architecture.tied_head else embedding.numel()
+        self._head_share = embedding.numel() / max(architecture.parameters - unread, 1)
 
-    def forward(self, batch: TokenBatch, pool: npt.NDArray[Any]) -> torch.Tensor:
+    def forward(
+        self, batch: TokenBatch, pool: npt.NDArray[Any], moved: Callable[[float], None] | None = None
+    ) -> torch.Tensor:
         """Run one step; keys and values of all tokens go to `pool`. Returns float32 logits of the sample rows.
+
+        `moved` is told after each part of the step which share of its weights that part has read.
 
         pool is the numpy view of (block, layer, k/v, slot, kv_head, head_dim) in the compute type. The result is
         (sample rows, vocabulary), valid until the next call.
@@ -67,10 +74,15 @@ class Decoder:
             attended = as_numpy(layer.attention(x, batch, pool))
             add_norm(residual, attended, layer.mlp_norm, self._epsilon, x_array)
             delta = as_numpy(layer.mlp(x))
+            if moved is not None:
+                moved((1.0 - self._head_share) / len(self._layers))
         rows = batch.sample_rows
         if len(rows) == 0:
             return torch.empty(0, self.architecture.vocab_size)
         last = torch.empty(len(rows), hidden, dtype=self.dtype)
         assert delta is not None
         add_norm(residual[rows], delta[rows], self._final_norm, self._epsilon, as_numpy(last))
-        return self._head(last).float()
+        logits = self._head(last).float()
+        if moved is not None:
+            moved(self._head_share)
+        return logits

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from superinfer.cli.bandwidth import ensure_bandwidth
 from superinfer.cli.bench.bounds import build_contracts
 from superinfer.cli.bench.capacity import capacity_rps
 from superinfer.cli.bench.options import DEFAULT_MODEL, BenchOptions
@@ -83,11 +84,14 @@ def make_plan(options: BenchOptions, scenario: Scenario) -> Plan:
     model = profile.latency_model
     capacity = capacity_rps(profile, scenario, scenario.domains)
     rate = offered_rate(scenario, capacity)
+    contracts = build_contracts(scenario, model, slo_scale=options.slo_scale)
+    if any(contract.resources.reserved_bandwidth_gb_per_s for contract in contracts.values()):
+        ensure_bandwidth()
     encode = _encoder(source, profile)
     load = Load(
         warmup=build_warmup(scenario, seed=options.seed, encode=encode),
         workload=build_workload(scenario, seed=options.seed, rate_rps=rate, encode=encode),
-        contracts=build_contracts(scenario, model, slo_scale=options.slo_scale),
+        contracts=contracts,
         faults=list(scenario.faults),
         model=model,
     )

@@ -129,6 +129,7 @@ def serve(
     """Serve MODEL with an OpenAI-compatible API; requests name their SLO contract in x-slo-contract-id."""
     import msgspec
 
+    from superinfer.cli.bandwidth import ensure_bandwidth
     from superinfer.cli.host_memory import host_blocks
     from superinfer.cli.serve.address import bind
     from superinfer.cli.serve.api_keys import load_api_keys
@@ -194,7 +195,7 @@ def serve(
         )
         config = msgspec.structs.replace(config, scheduler=scheduling, checkpoint=Checkpoint(enabled=checkpoint))
         latency_model = profile.latency_model
-        note_unreserved(registry.list(), profile.device.memory_read_gb_per_s)
+        note_unreserved(registry.list(), ensure_bandwidth())
         note_other_devices(registry.list(), profile.device.name)
         check_attainable(registry.list(), latency_model, allow=allow_unattainable)
         book = ContractBook(

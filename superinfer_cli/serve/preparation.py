@@ -132,15 +132,13 @@ def check_attainable(contracts: list[SLOContract], model: LatencyModel, *, allow
         note(f"accepted though out of reach: {check}")
 
 
-def note_unreserved(contracts: Iterable[SLOContract], bandwidth_gb_per_s: float | None) -> None:
-    """A note for each contract whose bandwidth cannot be kept: what there is is not known, or less."""
+def note_unreserved(contracts: Iterable[SLOContract], bandwidth_gb_per_s: float) -> None:
+    """A note for each contract whose bandwidth cannot be kept: no device has so much."""
     for contract in contracts:
         wanted = contract.resources.reserved_bandwidth_gb_per_s
         if wanted is None:
             continue
-        if bandwidth_gb_per_s is None:
-            note(f"contract {contract.service_id}: the profile has no memory bandwidth, so none is reserved")
-        elif wanted > (most := DeviceBandwidth("", bandwidth_gb_per_s).reservable_gb_per_s):
+        if wanted > (most := DeviceBandwidth("", bandwidth_gb_per_s).reservable_gb_per_s):
             note(
                 f"contract {contract.service_id} reserves {wanted:g} GB/s; at most {most:.1f} GB/s of a domain can be, "
                 "so its requests will be refused"

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from superinfer.contracts.contract import Bound, ResourceConstraints, SLOContract
 from superinfer.executor.simulated import SimulatedDevice
-from superinfer.profiler.latency_model import LatencyModel
+from superinfer.profiler.latency_model import LatencyModel, StepShape
+from superinfer.scheduler.bandwidth import BandwidthGate
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.fault_map import HomeAndBackup
+from superinfer.scheduler.ledger import Priority
 from superinfer.scheduler.policies.registry import POLICIES
 from superinfer.scheduler.request import Request, SamplingParams
 from superinfer.scheduler.scheduler import Scheduler
@@ -236,3 +239,105 @@ def test_beside_a_reservation_best_effort_moves_no_more_than_the_rest_and_takes_
     assert len(outputs) == 4
     assert max(outputs) - min(outputs) <= 12
     assert step()[2] == 4
+
+
+def shared_scheduler(*, weight_bytes: float = 2e8) -> Scheduler:
+    """Two domains on one bus: what reserves runs in a, best effort in b."""
+    return Scheduler(
+        domains=[
+            DomainSpec(
+                name,
+                60,
+                bandwidth_gb_per_s=BANDWIDTH,
+                kv_bytes_per_token=1e3,
+                weight_bytes=weight_bytes,
+                device_id="bus",
+            )
+            for name in NAMES
+        ],
+        contracts=CONTRACTS,
+        latency_model=MODEL.fresh(),
+        config=SchedulerConfig(
+            max_model_len=96,
+            block_size=4,
+            fault_domains={
+                "best": HomeAndBackup(("b",), ()),
+                **{each: HomeAndBackup(("a",), ()) for each in ("big", "small", "other")},
+            },
+        ),
+    )
+
+
+def test_domains_that_share_a_bus_share_its_account() -> None:
+    scheduler = shared_scheduler()
+    assert scheduler.bandwidth.ledger.device_ids == ["bus"]
+    for name in ("big", "other"):
+        assert scheduler.add(request(name, name, 0.0), 0.0) is None
+    scheduler.plan("a", 0.0)
+    held = scheduler.bandwidth.reserved_gb_per_s(0.0)
+    assert len(held["a"]) == 1
+    assert held["b"] == {}
+    assert scheduler.bandwidth.is_reserved("b", 0.0)
+
+
+def test_a_step_of_best_effort_beside_a_reservation_is_spread_until_the_rest_of_the_bus_moves_it() -> None:
+    scheduler = shared_scheduler()
+    scheduler.add(request("best", "best", 0.0), 0.0)
+    free = scheduler.plan("b", 0.0)
+    assert free is not None
+    assert free.paced_s == 0.0
+    scheduler.add(request("big", "big", 0.0, outputs=20), 0.0)
+    stream = scheduler.plan("a", 0.0)
+    assert stream is not None
+    assert stream.paced_s == 0.0  # the holder is never held back
+    device = SimulatedDevice("b", MODEL)
+    scheduler.observe(device.execute(free), 0.1)
+    correction = scheduler.model.correction
+    paced = scheduler.plan("b", 0.1)
+    assert paced is not None
+    moved_gb = (2e8 + 1e3 * 9) / 1e9
+    assert paced.paced_s == pytest.approx(moved_gb / (BANDWIDTH - 6.0), rel=0.01)
+    assert paced.predicted_s == paced.paced_s
+    device.now = 0.1
+    result = device.execute(paced)
+    assert result.duration_s == pytest.approx(paced.paced_s)
+    scheduler.observe(result, result.finished_s)
+    assert scheduler.model.correction == correction  # a step slow on purpose teaches nothing
+    scheduler.abort("big", result.finished_s)
+    after = scheduler.plan("b", result.finished_s)
+    assert after is not None
+    assert after.paced_s == 0.0
+
+
+@given(weight_gb=st.floats(1e-3, 2.0), wanted=st.sampled_from(["big", "small", "other"]))
+@settings(max_examples=40)
+def test_best_effort_never_moves_more_than_the_ledger_leaves(weight_gb: float, wanted: str) -> None:
+    scheduler = shared_scheduler(weight_bytes=weight_gb * 1e9)
+    device, now = SimulatedDevice("b", MODEL), 0.0
+    scheduler.add(request("r", wanted, 0.0, outputs=20), 0.0)
+    assert scheduler.plan("a", now) is not None
+    for number in range(3):
+        scheduler.add(request(f"best-{number}", "best", now, outputs=6), now)
+    reserved = sum(scheduler.bandwidth.reserved_gb_per_s(now)["a"].values())
+    end_s = 0.7  # before the shortest deadline
+    while now < end_s and (plan := scheduler.plan("b", now)) is not None:
+        device.now = now
+        result = device.execute(plan)
+        lasted_s = result.duration_s
+        moved_gb = weight_gb if plan.token_count else 0.0
+        assert moved_gb <= (BANDWIDTH - reserved) * lasted_s * (1 + 1e-9)
+        now = result.finished_s
+        scheduler.observe(result, now)
+
+
+def test_two_best_effort_domains_share_what_is_left() -> None:
+    gate = BandwidthGate()
+    for name in ("a", "b", "c"):
+        gate.domain_ready(DomainSpec(name, 60, bandwidth_gb_per_s=10.0, weight_bytes=1e9, device_id="bus"), 0.0)
+    gate.ledger.reserve("bus", 6.0, 10_000, Priority.NORMAL, "stream", 0.0)
+    shape = StepShape(tokens=1, decodes=1, rows=1)
+    alone = gate.paced_s("b", [], shape, MODEL, 0.0)
+    assert alone == pytest.approx(1.0 / 4.0)
+    assert gate.paced_s("c", [], shape, MODEL, 0.1) == pytest.approx(1.0 / 2.0)
+    assert gate.paced_s("b", [], shape, MODEL, 0.2) == pytest.approx(1.0 / 2.0)
+    assert gate.paced_s("b", [], shape, MODEL, 5.0) == pytest.approx(1.0 / 4.0)  # c has not moved anything for long

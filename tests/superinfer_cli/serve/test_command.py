@@ -125,8 +125,6 @@ def test_bandwidth_that_cannot_be_kept_is_noted_at_the_start(capsys):
     assert capsys.readouterr().err == ""
     note_unreserved([contract], 10.0)
     assert "contract a reserves 10 GB/s; at most 9.0 GB/s" in capsys.readouterr().err
-    note_unreserved([contract], None)
-    assert "no memory bandwidth" in capsys.readouterr().err
 
 
 def test_devices_that_a_contract_asks_for_and_this_server_lacks_are_noted(capsys):

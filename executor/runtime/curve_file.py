@@ -1,0 +1,48 @@
+"""Measured bandwidth curves, kept between runs: measuring takes the whole device for a second."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from superinfer.executor.runtime.base import DeviceRuntime
+from superinfer.executor.runtime.description import BandwidthPoint, Device
+from superinfer.profiler.cache import cache_dir
+
+
+def curve_path(vendor: str, device: Device) -> Path:
+    """Where the curve of this device, as far as this process may use it, is kept."""
+    name = f"{vendor}--{device.device_id}--{device.name}--{device.usable_mask:#x}"
+    return cache_dir() / "devices" / (re.sub(r"[^a-zA-Z0-9.]+", "-", name).strip("-").lower() + ".json")
+
+
+def load_curve(vendor: str, device: Device) -> list[BandwidthPoint]:
+    """The kept curve; empty where there is none, or none that can be read."""
+    try:
+        return msgspec.json.decode(curve_path(vendor, device).read_bytes(), type=list[BandwidthPoint])
+    except (OSError, msgspec.MsgspecError):
+        return []
+
+
+def save_curve(vendor: str, device: Device, curve: list[BandwidthPoint]) -> None:
+    """Keep a curve; a reader sees the old one or the whole new one."""
+    path = curve_path(vendor, device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(msgspec.json.encode(curve))
+    partial.replace(path)
+
+
+def ensure_curves(runtime: DeviceRuntime) -> dict[str, list[BandwidthPoint]]:
+    """The curve of every device that this process may use, by id; measured and kept where there was none."""
+    curves = {}
+    for device in runtime.topology().devices:
+        if not device.usable_mask:
+            continue
+        if not (curve := load_curve(runtime.vendor, device)):
+            curve = runtime.bandwidth_curve(device.device_id)
+            save_curve(runtime.vendor, device, curve)
+        curves[device.device_id] = curve
+    return curves
