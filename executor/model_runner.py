@@ -26,6 +26,7 @@ from superinfer.executor.model.architecture import Architecture, load_architectu
 from superinfer.executor.model.decoder import Decoder
 from superinfer.executor.model.linear import panels_serve_all_sizes
 from superinfer.executor.model.memory import available_memory_bytes, format_bytes
+from superinfer.executor.model.precision import bfloat16_in_hardware
 from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights, WeightSource
 from superinfer.executor.pacing import Pace
 from superinfer.executor.sampling import greedy, sample
@@ -36,10 +37,9 @@ from superinfer.scheduler.steps import NewSequence, Rotation, SampledToken, Sequ
 
 
 def compute_dtype(dtype: DType) -> torch.dtype:
-    """The torch type a worker computes in; "auto" is bfloat16 only where the CPU multiplies it in hardware."""
+    """The torch type of a worker's weights and KV cache; "auto" is bfloat16 only where the CPU multiplies it."""
     if dtype == "auto":
-        in_hardware = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-        return torch.bfloat16 if in_hardware else torch.float32
+        return torch.bfloat16 if bfloat16_in_hardware() else torch.float32
     return torch.bfloat16 if dtype == "bfloat16" else torch.float32
 
 

@@ -43,7 +43,9 @@ class AttentionScratch:
             self.prefill = PrefillScratch(max_tokens, architecture.head_dim)
         self.rotation = rotation
         self.scale = np.float32(LOG2_E / math.sqrt(architecture.head_dim))
-        self.scores = np.zeros((architecture.heads, max_tokens + 1), np.float32)
+        # A few cache lines off a multiple of the page, where the rows of all heads would fall into one cache set.
+        columns = -(-(max_tokens + 1) // 1024) * 1024 + 48
+        self.scores = np.zeros((architecture.heads, columns), np.float32)
         self.sums = np.zeros((architecture.heads, architecture.head_dim), np.float32)
 
 

@@ -145,7 +145,7 @@ def decode_attention(
 
     queries (rows, heads, head_dim) float32, already multiplied by log2(e) / sqrt(head_dim), so that the softmax is
     a power of two; pool (block, layer, k/v, slot, kv_head, head_dim), float32 or bfloat16 as uint16;
-    out (rows, heads · head_dim) of the pool's type. Scratch, float32: scores (heads, more than the longest context),
+    out (rows, heads · head_dim), either type. Scratch, float32: scores (heads, more than the longest context),
     sums (heads, head_dim). All arrays are contiguous.
     """
     dim, group = pool.shape[5], queries.shape[1] // pool.shape[4]

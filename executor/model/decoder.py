@@ -15,6 +15,7 @@ from superinfer.executor.model.batch import TokenBatch
 from superinfer.executor.model.kernels import as_numpy, kernel, widen
 from superinfer.executor.model.layer_builder import LayerBuilder
 from superinfer.executor.model.norm import add_norm, norm
+from superinfer.executor.model.precision import activation_dtype
 from superinfer.executor.model.rope import rotation_table
 from superinfer.executor.model.weights import WeightSource
 
@@ -34,12 +35,14 @@ class Decoder:
     def __init__(
         self, architecture: Architecture, weights: WeightSource, dtype: torch.dtype, max_model_len: int
     ) -> None:
-        """Load all weights, converted to `dtype` (float32 or bfloat16). Raises ModelError."""
+        """Load all weights, stored as `dtype` (float32 or bfloat16), as is the pool. Raises ModelError."""
         self.architecture = architecture
-        self.dtype = dtype
+        self.dtype = activation_dtype(dtype)
         self._epsilon = np.float32(architecture.norm_epsilon)
-        builder = LayerBuilder(architecture, weights, dtype)
-        scratch = AttentionScratch(architecture, rotation_table(architecture.rope, max_model_len), max_model_len, dtype)
+        builder = LayerBuilder(architecture, weights, dtype, self.dtype)
+        scratch = AttentionScratch(
+            architecture, rotation_table(architecture.rope, max_model_len), max_model_len, self.dtype
+        )
         embedding = weights.get("model.embed_tokens.weight", (architecture.vocab_size, architecture.hidden_size))
         # The look-up table keeps a stored bfloat16: half the memory, and the same values.
         self._embedding = embedding if embedding.dtype == torch.bfloat16 else embedding.to(dtype)
@@ -57,7 +60,7 @@ class Decoder:
 
         `moved` is told after each part of the step which share of its weights that part has read.
 
-        pool is the numpy view of (block, layer, k/v, slot, kv_head, head_dim) in the compute type. The result is
+        pool is the numpy view of (block, layer, k/v, slot, kv_head, head_dim) in the stored type. The result is
         (sample rows, vocabulary), valid until the next call.
         """
         tokens, hidden = len(batch.token_ids), self.architecture.hidden_size

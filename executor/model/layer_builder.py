@@ -28,13 +28,17 @@ class Layer:
 
 
 class LayerBuilder:
-    """Builds layers in the compute type; every method raises ModelError for weights that are missing or do not fit."""
+    """Builds layers; every method raises ModelError for weights that are missing or do not fit."""
 
-    def __init__(self, architecture: Architecture, weights: WeightSource, dtype: torch.dtype) -> None:
+    def __init__(
+        self, architecture: Architecture, weights: WeightSource, stored: torch.dtype, computed: torch.dtype
+    ) -> None:
+        """Matrices are rounded to `stored` where that is narrower, and multiplied in `computed`."""
         self._shape = architecture
         self._weights = weights
-        self._dtype = dtype
-        self._packed = packing_works(dtype)
+        self._stored = stored
+        self._dtype = computed
+        self._packed = packing_works(computed)
 
     def layer(self, index: int, scratch: AttentionScratch) -> Layer:
         """Layer `index` with its two norms."""
@@ -63,7 +67,10 @@ class LayerBuilder:
             weight = embedding
         else:
             weight = self._weights.get(name, (self._shape.vocab_size, self._shape.hidden_size))
-        return Linear(weight, None, self._dtype, packed=self._packed, keep_output=True)
+        return Linear(self._rounded(weight), None, self._dtype, packed=self._packed, keep_output=True)
+
+    def _rounded(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.to(torch.bfloat16) if self._stored == torch.bfloat16 else weight
 
     def _attention(self, index: int, prefix: str, scratch: AttentionScratch) -> Attention:
         shape = self._shape
@@ -126,4 +133,4 @@ class LayerBuilder:
         bias = None
         if with_bias:
             bias = torch.cat([self._weights.get(f"{prefix}{name}.bias", (width,)) for name, width in parts.items()])
-        return Linear(weight, bias, self._dtype, packed=self._packed)
+        return Linear(self._rounded(weight), bias, self._dtype, packed=self._packed)

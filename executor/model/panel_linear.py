@@ -2,9 +2,9 @@
 
 For each panel all tokens go by in tiles of up to six: a tile times a panel is twelve sums, which fill the registers of
 AVX2 and hide the latency of its multiply-add, so the weight is read from memory once a call however many tokens there
-are. One to three tokens take several panels at once for the same twelve or eight sums. Meanwhile the next panel is
-prefetched. Every output is summed over its inputs in the same order whatever the tile: a token's result does not depend
-on what it is batched with.
+are. One to three tokens take several panels at once for the same twelve or eight sums. Meanwhile what comes next is
+prefetched: the next panel, or a little of each where several are read at once. Every output is summed over its inputs
+in the same order whatever the tile: a token's result does not depend on what it is batched with.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from superinfer.executor.model.panels import GROUP_PANELS, INPUT_STEP, LANES, PA
 from superinfer.executor.model.vectors import ADDRESS, FLOAT, INT32, LINE_BYTES, Emitter, emit_prefetch, literals
 
 TILE_TOKENS = 6
+NEAR_BYTES = 512
+"""How far ahead a small tile prefetches in each of its panels: it is bound by memory, and a short distance sets the
+CPU's own prefetcher going, which reads faster than instructions can ask."""
 HALVES = range(2)
 """A panel is two vectors wide."""
 
@@ -101,7 +104,8 @@ def tile_product(
     """out[t, :16 · panels] = x[t] · `panels` panels at `weight`, for t < tokens.
 
     x (tokens, inputs) and out (tokens, columns) are float32 rows. Each step also prefetches as many bytes as it reads
-    of the weight, from `ahead` onwards, which moves by `ahead_step` bytes a step.
+    of the weight: of one panel from `ahead` onwards, which moves by `ahead_step` bytes a step; of several panels
+    NEAR_BYTES further on in each.
     """
     count, group, is_wide = literals(tokens, panels, wide)
     signature = types.void(*[ADDRESS] * 7, tokens, panels, wide)
@@ -126,9 +130,13 @@ def tile_product(
         phis = [[[builder.phi(emit.vector) for _ in HALVES] for _ in range(count)] for _ in range(group)]
         sums = [list(of_group) for of_group in phis]
 
-        emit_prefetch(builder, fetch, max(INPUT_STEP * input_bytes * group, LINE_BYTES), keep=2)
         offset = builder.mul(index, number(input_bytes))
         weights = [builder.add(start, offset) for start in starts]
+        if group == 1:
+            emit_prefetch(builder, fetch, max(INPUT_STEP * input_bytes, LINE_BYTES), keep=0)
+        else:
+            for address in weights:
+                emit_prefetch(builder, builder.add(address, number(NEAR_BYTES)), INPUT_STEP * input_bytes, keep=3)
         rows = [builder.add(x, builder.mul(index, number(4)))]
         for _ in range(count - 1):
             rows.append(builder.add(rows[-1], row_bytes))

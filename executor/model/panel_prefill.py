@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from superinfer.executor.model.batch import PrefillChunk
 from superinfer.executor.model.decode_attention import softmax_weights
-from superinfer.executor.model.kernels import kernel
+from superinfer.executor.model.kernels import kernel, widen
 from superinfer.executor.model.panel_linear import TILE_TOKENS, tile_product
 from superinfer.executor.model.panels import INPUT_STEP, PANEL_COLUMNS
 
@@ -55,10 +55,10 @@ def gather_panels(
         key, value = block[0, c % block_size, head], block[1, c % block_size, head]
         column = keys[c // PANEL_COLUMNS, :, c % PANEL_COLUMNS]
         for d in range(dim):
-            column[d] = key[d]
+            column[d] = widen(key[d])
         for p in range(dim // PANEL_COLUMNS):
             for d in range(PANEL_COLUMNS):
-                values[p, c, d] = value[p * PANEL_COLUMNS + d]
+                values[p, c, d] = widen(value[p * PANEL_COLUMNS + d])
     padded = (context + PANEL_COLUMNS - 1) // PANEL_COLUMNS * PANEL_COLUMNS
     for p in range(dim // PANEL_COLUMNS):
         for c in range(context, padded):
@@ -134,13 +134,13 @@ def _panel_prefill(
 
 
 def panel_prefill(
-    queries: FloatArray, pool: FloatArray, layer: int, chunk: PrefillChunk, window: int, out: FloatArray,
+    queries: FloatArray, pool: npt.NDArray[Any], layer: int, chunk: PrefillChunk, window: int, out: FloatArray,
     scratch: PrefillScratch,
 ) -> None:  # fmt: skip
     """out[rows of the chunk] = causal attention of the chunk's queries, each over the last `window` tokens.
 
-    queries (tokens, heads, head_dim) of the whole batch, multiplied by log2(e) / sqrt(head_dim); pool the device pool;
-    out (tokens, heads · head_dim); all float32 and contiguous, with `supports(head_dim)`.
+    queries (tokens, heads, head_dim) of the whole batch, float32, multiplied by log2(e) / sqrt(head_dim); pool the device pool,
+    float32, or bfloat16 as uint16; out (tokens, heads · head_dim) float32; all contiguous, with `supports(head_dim)`.
     """
     _panel_prefill(
         queries, pool, layer, chunk.block_table, chunk.start, chunk.first_row, chunk.count, window, out,

@@ -29,8 +29,8 @@ def gather_context(pool: Any, layer: int, block_table: Any, keys: Any, values: A
             t = j * block_size + slot
             for h in range(kv_heads):
                 for d in range(dim):
-                    keys[h, t, d] = block[0, slot, h, d]
-                    values[h, t, d] = block[1, slot, h, d]
+                    keys[h, t, d] = narrow_like(keys, widen(block[0, slot, h, d]))
+                    values[h, t, d] = narrow_like(values, widen(block[1, slot, h, d]))
 
 
 @kernel

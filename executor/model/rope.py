@@ -122,4 +122,4 @@ def rotate_and_store(
             source = row[(heads + kv_heads + h) * dim : (heads + kv_heads + h + 1) * dim]
             value = pool[block, layer, 1, offset, h]
             for d in range(dim):
-                value[d] = source[d]
+                value[d] = narrow_like(pool, widen(source[d]))

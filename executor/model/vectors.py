@@ -93,7 +93,7 @@ class Emitter:
 
 
 def emit_prefetch(builder: Any, address: Any, size: int, *, keep: int) -> None:
-    """Prefetch the lines of `size` bytes from `address`: `keep` 3 into all caches, 2 into the second level and up."""
+    """Prefetch the lines of `size` bytes from `address`: `keep` 3 into all caches, 0 to be used once."""
     byte = ir.IntType(8).as_pointer()
     name = "llvm.prefetch.p0"
     function = builder.module.globals.get(name) or ir.Function(

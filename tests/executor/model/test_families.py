@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from superinfer.executor.model import precision
 from superinfer.scheduler.request import SamplingParams
 
 OUTPUT = 8
@@ -104,8 +105,12 @@ def test_half_precision_checkpoints_compute_with_the_values_they_store(
     torch.testing.assert_close(last_logits(run, 1, 50), Reference(tmp_path).logits(prompt(50)), atol=3e-4, rtol=3e-4)
 
 
+@pytest.mark.parametrize("in_hardware", [True, False])
 @pytest.mark.parametrize("kind", ["mistral-window", "phi3-long", "qwen3", "qwen2-moe"])
-def test_bfloat16_compute_stays_close_to_float32(kind: str, driver: Any) -> None:
+def test_bfloat16_stays_close_to_float32_computed_in_either_type(
+    kind: str, in_hardware: bool, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "bfloat16_in_hardware", lambda: in_hardware)
     outputs = []
     for dtype in ("float32", "bfloat16"):
         run = driver(kind, dtype=dtype)
