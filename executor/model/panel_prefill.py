@@ -139,8 +139,9 @@ def panel_prefill(
 ) -> None:  # fmt: skip
     """out[rows of the chunk] = causal attention of the chunk's queries, each over the last `window` tokens.
 
-    queries (tokens, heads, head_dim) of the whole batch, float32, multiplied by log2(e) / sqrt(head_dim); pool the device pool,
-    float32, or bfloat16 as uint16; out (tokens, heads · head_dim) float32; all contiguous, with `supports(head_dim)`.
+    queries (tokens, heads, head_dim) of the whole batch, float32, multiplied by log2(e) / sqrt(head_dim); pool the
+    device pool, float32 or bfloat16 (as uint16); out (tokens, heads · head_dim) float32; all contiguous, with
+    `supports(head_dim)`.
     """
     _panel_prefill(
         queries, pool, layer, chunk.block_table, chunk.start, chunk.first_row, chunk.count, window, out,
