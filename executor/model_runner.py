@@ -26,7 +26,7 @@ from superinfer.executor.model.architecture import Architecture, load_architectu
 from superinfer.executor.model.decoder import Decoder
 from superinfer.executor.model.linear import panels_serve_all_sizes
 from superinfer.executor.model.memory import available_memory_bytes, format_bytes
-from superinfer.executor.model.precision import bfloat16_in_hardware
+from superinfer.executor.model.precision import activation_dtype, bfloat16_in_hardware
 from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights, WeightSource
 from superinfer.executor.pacing import Pace
 from superinfer.executor.sampling import greedy, sample
@@ -200,7 +200,8 @@ def _weight_source(config: WorkerConfig, architecture: Architecture) -> WeightSo
 def _check_weights_fit(architecture: Architecture, dtype: torch.dtype, directory: Path) -> None:
     """Refuse a model whose weights alone exceed the memory. Raises ResourceError."""
     # Panels of bfloat16, as checkpoints mostly have them; where these serve small steps only, a float32 copy as well.
-    element_bytes = 6 if dtype == torch.float32 and not panels_serve_all_sizes() else 2
+    two_copies = activation_dtype(dtype) == torch.float32 and not panels_serve_all_sizes()
+    element_bytes = 6 if two_copies else 2
     needed = architecture.parameters * element_bytes
     available = available_memory_bytes()
     if needed > available:
