@@ -18,7 +18,7 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     `dtype` "auto" is bfloat16 where the CPU multiplies it in hardware (AVX512-BF16, AMX), float32 elsewhere.
     `kv_cache_bytes` None takes a share of the free memory, which `workers` workers divide among them. `kv_pools` are
     file descriptors of all domains' pools (`superinfer.executor.kv_memory`), of which those of `segment` are this
-    worker's; without them its cache ends with it.
+    worker's; without them its cache ends with it, and unless `device_outlives` its device pool does.
     """
 
     domain_id: str
@@ -35,12 +35,23 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
     cores: list[int] = []
     kv_pools: list[int] = []
     segment: int = 0
+    device_outlives: bool = True
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether what a worker has computed outlives it. Where it does not, a dead worker's requests are recomputed."""
+    """How what a worker has computed outlives it; where it does not (`enabled` False) a dead worker's requests are
+    recomputed.
+
+    "in_place" keeps the KV cache itself in memory that outlives the worker: every token is saved as it is computed,
+    at no cost, and a survivor reads it where it lies. "copy" is the way of an accelerator, whose memory ends with its
+    worker: every `save_interval_ms` the blocks that changed ("incremental"), or all of them ("full"), are copied to
+    the host pool, and a survivor copies them to its own.
+    """
 
     enabled: bool = True
+    placement: Literal["in_place", "copy"] = "in_place"
+    strategy: Literal["incremental", "full"] = "incremental"
+    save_interval_ms: float = 50.0
 
 
 class EngineConfig(msgspec.Struct, kw_only=True):

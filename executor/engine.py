@@ -242,7 +242,14 @@ class Engine:
         """All workers are up: make the scheduler and begin to serve."""
         assert self._profile is not None
         domains = [self._domain_spec(worker) for worker in self._workers]
-        settings = msgspec.structs.replace(self._config.scheduler, max_model_len=self._max_model_len)
+        checkpoint = self._config.checkpoint
+        copies = checkpoint.enabled and checkpoint.placement == "copy"
+        settings = msgspec.structs.replace(
+            self._config.scheduler,
+            max_model_len=self._max_model_len,
+            save_interval_s=checkpoint.save_interval_ms / 1e3 if copies else None,
+            save_strategy=checkpoint.strategy,
+        )
         self._scheduler = Scheduler(
             domains=domains,
             contracts=self._config.contracts,
@@ -267,6 +274,7 @@ class Engine:
             segment=worker.config.segment if self._kv_pools else None,
             weight_bytes=stored_weight_bytes(Path(self._config.model_dir), profile.architecture.parameters),
             device_id=device_id,
+            device_outlives=self._config.checkpoint.placement == "in_place",
         )
 
     def _tend_running(self, worker: SupervisedWorker, now: float) -> None:
@@ -373,6 +381,7 @@ def _worker_config(config: EngineConfig, domain: int, cores: list[int], kv_pools
         cores=cores,
         kv_pools=kv_pools,
         segment=domain,
+        device_outlives=config.checkpoint.placement == "in_place",
     )
 
 

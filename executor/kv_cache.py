@@ -147,16 +147,20 @@ class PrivateCache:
 class SharedCache:
     """This domain's two pools in memory that outlives the worker, beside those of the other domains.
 
-    What an earlier worker of the domain left in the pools is kept, and so is their size.
+    What an earlier worker of the domain left in the pools is kept, and so is their size. Where `device_outlives` is
+    False the device pool is as an accelerator's memory: it ends with the worker, and what is to outlive it has to be
+    copied to the host pool.
     """
 
-    def __init__(self, memory: KVMemory, segment: int, *, device_blocks: int, host_blocks: int) -> None:
+    def __init__(
+        self, memory: KVMemory, segment: int, *, device_blocks: int, host_blocks: int, device_outlives: bool = True
+    ) -> None:
         self._memory = memory
         self.device_blocks = device_blocks
         self.host_blocks = host_blocks
         self.device_base = device_pool(segment) << SEGMENT_BITS
         self.host_base = host_pool(segment) << SEGMENT_BITS
-        memory.open(device_pool(segment), device_blocks + 1)
+        memory.open(device_pool(segment), device_blocks + 1, outlives=device_outlives)
         memory.open(host_pool(segment), host_blocks)
         self.array = memory.array
 

@@ -76,12 +76,21 @@ class KVMemory:
         """How many blocks the pool has; 0 before anybody has sized it."""
         return os.fstat(self._pools[pool]).st_size // self._block_bytes
 
-    def open(self, pool: int, blocks: int) -> None:
-        """Map a pool of this worker's own for writing; the first to do so gives it its size, for good."""
+    def open(self, pool: int, blocks: int, *, outlives: bool = True) -> None:
+        """Map a pool of this worker's own for writing; the first to do so gives it its size, for good.
+
+        One that does not outlive the worker is memory of its own, which nobody else can read.
+        """
         if blocks == 0:
             return
         if blocks > 1 << SEGMENT_BITS:
             raise ValueError(f"a pool has at most {1 << SEGMENT_BITS} blocks, not {blocks}")
+        if not outlives:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED
+            writable = mmap.PROT_READ | mmap.PROT_WRITE
+            _map(self._address + pool * self._stride_bytes, blocks * self._block_bytes, writable, flags, -1)
+            self._mapped.add(pool)
+            return
         if self.blocks(pool) == 0:
             os.ftruncate(self._pools[pool], blocks * self._block_bytes)
             # A file that shrank under a reader would kill it.

@@ -90,6 +90,8 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Apply the plan's changes, run its tokens through the model, sample; see `scheduler.steps`."""
         started_s = time.monotonic()
+        if plan.saves:
+            self._cache.rotate_out(plan.saves)
         for sequence_id in plan.finished:
             self._sequences.pop(sequence_id, None)
         for rotation in plan.rotate_out:
@@ -163,7 +165,8 @@ def _make_cache(config: WorkerConfig, architecture: Architecture, dtype: torch.d
     if config.kv_pools:
         shape = block_shape(architecture, config.block_size)
         memory = KVMemory(config.kv_pools, shape, element_type(dtype))
-        if (blocks := memory.blocks(device_pool(config.segment))) > 0:
+        blocks = memory.blocks(device_pool(config.segment)) if config.device_outlives else 0
+        if blocks > 0:
             return SharedCache(memory, config.segment, device_blocks=blocks - 1, host_blocks=config.host_blocks)
     device_blocks = plan_device_blocks(
         bytes_per_block=block_bytes(architecture, config.block_size, dtype),
@@ -176,7 +179,11 @@ def _make_cache(config: WorkerConfig, architecture: Architecture, dtype: torch.d
     if memory is not None:
         most = (1 << SEGMENT_BITS) - 1
         return SharedCache(
-            memory, config.segment, device_blocks=min(device_blocks, most), host_blocks=config.host_blocks
+            memory,
+            config.segment,
+            device_blocks=min(device_blocks, most),
+            host_blocks=config.host_blocks,
+            device_outlives=config.device_outlives,
         )
     return PrivateCache(
         architecture,

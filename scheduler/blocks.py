@@ -145,6 +145,10 @@ class KVMemory:
             raise ValueError(f"KV pool {number} has {self.pools[number].total} blocks, not {total}")
         return self.pools[number]
 
+    def forget(self, number: int) -> None:
+        """What was in a pool is lost; nobody holds a block of it."""
+        self.pools.pop(number, None)
+
     def give_back(self, blocks: list[int]) -> None:
         """Return blocks, each to its pool."""
         for pool, run in self._by_pool(blocks):
@@ -176,9 +180,8 @@ class KVMemory:
         return held
 
     def name(self, block: int, name: bytes) -> None:
-        """Say what is in a held block; ignored where that is in another one as well."""
-        if self.find(name) is None:
-            self._pool_of(block).name(block, name)
+        """Say what is in a held block; ignored where another one of its pool has that name."""
+        self._pool_of(block).name(block, name)
 
     def find(self, name: bytes) -> int | None:
         """The block of this name."""

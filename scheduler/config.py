@@ -18,8 +18,9 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
 
     `admission` "refuse" turns away, or degrades to its alternative service, a request that load would make late;
     "accept" takes all. `max_waiting` bounds how many requests of a best-effort contract wait. Error budgets are kept
-    over the last `budget_window_s`. With `prefix_cache` prompts that begin alike share the KV of what they have in
-    common.
+    over the last `budget_window_s`. Every `save_interval_s` the blocks that changed, or with "full" all of them, are
+    copied to the host pool while it has room; None leaves that out. With `prefix_cache` prompts that begin alike share
+    the KV of what they have in common.
     """
 
     policy: str = "slack"
@@ -34,6 +35,8 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
     max_waiting: int | None = None
     budget_window_s: float = 3600.0
     prefix_cache: bool = False
+    save_interval_s: float | None = None
+    save_strategy: Literal["incremental", "full"] = "incremental"
 
 
 class DomainSpec(msgspec.Struct, frozen=True):
@@ -44,7 +47,8 @@ class DomainSpec(msgspec.Struct, frozen=True):
     be reserved there. Domains with the same `device_id` share that bandwidth; "" is a device of its own.
 
     A domain with a `segment`, a number of its own, has its KV cache in memory that outlives it and that every other
-    such domain can read: its sequences go on elsewhere with what was computed.
+    such domain can read: its sequences go on elsewhere with what was computed. Where only the host pool outlives it,
+    as with an accelerator's own memory, `device_outlives` is False: they go on with what had been saved there.
     """
 
     domain_id: str
@@ -54,3 +58,4 @@ class DomainSpec(msgspec.Struct, frozen=True):
     segment: int | None = None
     weight_bytes: float = 0.0
     device_id: str = ""
+    device_outlives: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,8 +107,9 @@ class InFlightStep:
     """A step that was planned and not yet observed: its decodes, the sequences that prefill, and of each the tokens
     from `starts` up to `ends`.
 
-    `lent` are blocks of other domains that the step reads and nobody holds any more once it is over. One that is
-    `paced` takes its time on purpose, which says nothing of the device.
+    `lent` are blocks of other domains that the step reads and nobody holds any more once it is over; `saved_before`
+    says of the sequences that it saves how many tokens had been saved. One that is `paced` takes its time on purpose,
+    which says nothing of the device.
     """
 
     step_id: int
@@ -116,8 +118,10 @@ class InFlightStep:
     prefills: list[SequenceState]
     starts: list[int]
     ends: list[int]
-    rotated: list[int]
+    rotated_out: list[int]
+    rotated_in: list[int]
     lent: list[int]
+    saved_before: dict[int, int]
     paced: bool = False
 
 
@@ -133,6 +137,8 @@ class DomainState:
     device_blocks: BlockPool
     host_blocks: BlockPool
     segment: int | None = None
+    device_outlives: bool = True
+    saved_s: float = -math.inf
     is_up: bool = True
     running: Members = field(default_factory=Members)
     rotated: Members = field(default_factory=Members)
@@ -158,9 +164,31 @@ class DomainState:
             for sequence, start in zip(step.prefills, step.starts, strict=True):
                 if sequence.sequence_id in found:
                     found[sequence.sequence_id] = min(found[sequence.sequence_id], start)
-            for sequence_id in step.rotated:
+            for sequence_id in (*step.rotated_out, *step.rotated_in):
                 found.pop(sequence_id, None)
         return found
+
+    def surely_saved(self) -> dict[int, int]:
+        """For each sequence the tokens whose KV is in its host blocks whatever becomes of the steps in flight."""
+        found = {each.sequence_id: each.saved_tokens for each in self.running.values()}
+        computed = self.surely_computed()
+        found.update({each: computed.get(each, 0) for each in self.rotated})
+        for step in self.in_flight.values():
+            for sequence_id, tokens in step.saved_before.items():
+                if sequence_id in found:
+                    found[sequence_id] = min(found[sequence_id], tokens)
+            for sequence_id in step.rotated_out:
+                found.pop(sequence_id, None)
+        return found
+
+    def find(self, name: bytes) -> int | None:
+        """The block of this name among those that can be read here."""
+        return self.memory.find(name) if self.device_outlives else self.device_blocks.find(name)
+
+    def name(self, block: int, name: bytes) -> None:
+        """Say what is in a held block; ignored where that can be read in another one as well."""
+        if self.find(name) is None:
+            self.memory.name(block, name)
 
     def owns(self, block: int) -> bool:
         """Whether a block is of this domain's own device pool, and not one that it can only read."""

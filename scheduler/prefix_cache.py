@@ -10,7 +10,8 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 
-from superinfer.scheduler.blocks import Kept, KVMemory
+from superinfer.scheduler.blocks import Kept
+from superinfer.scheduler.domain import DomainState
 from superinfer.scheduler.sequence import SequenceState
 
 NAME_BYTES = 16
@@ -24,20 +25,20 @@ def extend_names(names: list[bytes], token_ids: Sequence[int], block_size: int) 
         names.append(hashlib.blake2b(before + content, digest_size=NAME_BYTES).digest())
 
 
-def find_prefix(sequence: SequenceState, memory: KVMemory, block_size: int) -> Kept | None:
-    """The longest prefix of a waiting sequence that is in memory; its last token is left to be computed, since the next
-    one is sampled from it.
+def find_prefix(sequence: SequenceState, domain: DomainState, block_size: int) -> Kept | None:
+    """The longest prefix of a waiting sequence that the domain can read; the last token is left to be computed, since
+    the next one is sampled from it.
     """
     blocks: list[int] = []
     for name in sequence.block_names[: (sequence.prefill_target - 1) // block_size]:
-        block = memory.find(name)
+        block = domain.find(name)
         if block is None:
             break
         blocks.append(block)
     return Kept(blocks, [*sequence.block_names[: len(blocks)]], len(blocks) * block_size) if blocks else None
 
 
-def share(sequence: SequenceState, memory: KVMemory, computed: int, block_size: int) -> None:
+def share(sequence: SequenceState, domain: DomainState, computed: int, block_size: int) -> None:
     """Let others find the full blocks that hold the KV of a sequence's first `computed` tokens.
 
     No step in flight may still change them.
@@ -48,5 +49,5 @@ def share(sequence: SequenceState, memory: KVMemory, computed: int, block_size: 
             tokens = [*sequence.request.prompt_token_ids, *sequence.outputs]
             extend_names(sequence.block_names, tokens, block_size)
         for block in range(sequence.shared_blocks, min(full, len(sequence.block_names))):
-            memory.name(sequence.blocks[block], sequence.block_names[block])
+            domain.name(sequence.blocks[block], sequence.block_names[block])
         sequence.shared_blocks = full

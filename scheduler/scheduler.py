@@ -182,11 +182,13 @@ class Scheduler:
             self.queues.hidden = self.assignment.hidden(domain_id, self.queues.contract_ids())
         if gate is not None:
             self._limit_bandwidth(builder, gate)
+        builder.save()
         if domain.running or domain.rotated or self.queues.count:
             self.policy.compose(builder)
         self.queues.hidden = frozenset()
         builder.close()
-        if not (builder.steps or domain.finished or builder.rotate_out_list or builder.rotate_in_list):
+        moves = builder.rotate_out_list or builder.rotate_in_list or builder.saves
+        if not (builder.steps or domain.finished or moves):
             return None
         batch, rows = domain.batch, builder.decode_rows
         if batch is None or not batch.is_of(self.table, rows):
@@ -199,6 +201,7 @@ class Scheduler:
             rotate_out=builder.rotate_out_list,
             rotate_in=builder.rotate_in_list,
             copies=builder.copies,
+            saves=builder.saves,
             new_sequences=builder.new_sequences,
             decodes=batch.sequence_ids,
             decode_blocks=builder.decode_blocks,
@@ -210,7 +213,8 @@ class Scheduler:
         domain.next_step_id += 1
         starts = [chunk.start for chunk in builder.chunks]
         ends = [chunk.start + chunk.count for chunk in builder.chunks]
-        moved = [rotation.sequence_id for rotation in (*builder.rotate_out_list, *builder.rotate_in_list)]
+        rotated_out = [rotation.sequence_id for rotation in builder.rotate_out_list]
+        rotated_in = [rotation.sequence_id for rotation in builder.rotate_in_list]
         domain.in_flight[plan.step_id] = InFlightStep(
             plan.step_id,
             builder.shape,
@@ -218,8 +222,10 @@ class Scheduler:
             builder.prefills,
             starts,
             ends,
-            moved,
+            rotated_out,
+            rotated_in,
             builder.lent,
+            builder.saved_before,
             paced=paced_s > 0.0,
         )
         self._steps += 1
@@ -240,7 +246,7 @@ class Scheduler:
         if self.config.prefix_cache:
             for sequence, end in zip(step.prefills, step.ends, strict=True):
                 if sequence.domain is domain:
-                    share(sequence, domain.memory, end, self.config.block_size)
+                    share(sequence, domain, end, self.config.block_size)
         if step.shape.tokens and not step.paced:
             self.model.observe(step.shape, result.duration_s)
         taken = commit_tokens(self.table, self._by_sequence, step.batch, result, now)
@@ -297,6 +303,7 @@ class Scheduler:
         self.bandwidth.domain_failed(domain_id, now)
         members = [*domain.running.values(), *domain.rotated.values()]
         suspects, computed = domain.in_step(), domain.surely_computed()
+        outliving = computed if domain.device_outlives else domain.surely_saved()
         for step in domain.in_flight.values():
             domain.memory.give_back(step.lent)
         domain.running.clear()
@@ -310,7 +317,7 @@ class Scheduler:
             self._suspects.add(sequence, computed.get(sequence.sequence_id, 0), isolates=isolates)
         is_told_apart = sum(sequence.domain_deaths > 1 for sequence in suspected) == 1
         for sequence in members:
-            kept = self._kept(domain, sequence, computed.get(sequence.sequence_id, 0))
+            kept = self._kept(domain, sequence, outliving.get(sequence.sequence_id, 0))
             sequence.blocks, sequence.host_blocks = [], []
             if sequence.domain_deaths >= (2 if is_told_apart else MAX_DOMAIN_DEATHS):
                 error = f"the worker died {sequence.domain_deaths} times while it ran this request"
@@ -324,29 +331,33 @@ class Scheduler:
 
     def _kept(self, domain: DomainState, sequence: SequenceState, tokens: int) -> Kept | None:
         """Give a dead domain's blocks back, those with the KV of the first `tokens` tokens so that it is kept."""
-        blocks, used = sequence.blocks or sequence.host_blocks, -(-tokens // self.config.block_size)
         if domain.segment is None:
             return None
-        domain.memory.give_back(blocks[used:])
+        blocks, other = sequence.blocks, sequence.host_blocks
+        if not blocks or not domain.device_outlives:
+            blocks, other = other, blocks
+        used = -(-tokens // self.config.block_size)
+        domain.memory.give_back([*blocks[used:], *other])
         return domain.memory.keep(blocks[:used], tokens, sequence.sequence_id) if tokens else None
 
     def _look_up(self, sequence: SequenceState) -> None:
         """How much of a new request's prompt is in memory now: what is expected of its prefill."""
         extend_names(sequence.block_names, sequence.request.prompt_token_ids, self.config.block_size)
-        memories = {id(domain.memory): domain.memory for domain in self.domains.values()}.values()
-        found = (find_prefix(sequence, memory, self.config.block_size) for memory in memories)
+        found = (find_prefix(sequence, domain, self.config.block_size) for domain in self.domains.values())
         sequence.computed = max((kept.tokens for kept in found if kept is not None), default=0)
 
     def domain_ready(self, domain: DomainSpec, now: float) -> None:
         """A domain is up, or up again: with an empty cache unless its memory has outlived it."""
         previous = self.domains.get(domain.domain_id)
         memory = KVMemory() if domain.segment is None else self._memory
+        if not domain.device_outlives:
+            memory.forget(device_pool(domain.segment or 0))
         device = memory.pool(device_pool(domain.segment or 0), domain.kv_blocks)
         if domain.segment is None:
             host = BlockPool(self.config.host_blocks)
         else:
             host = memory.pool(host_pool(domain.segment), self.config.host_blocks)
-        state = DomainState(domain.domain_id, memory, device, host, domain.segment)
+        state = DomainState(domain.domain_id, memory, device, host, domain.segment, domain.device_outlives)
         if previous is not None:
             # Step ids never repeat, so that a late result of the dead worker cannot pass for one of its successor.
             state.next_step_id = previous.next_step_id
@@ -446,7 +457,7 @@ class Scheduler:
         if domain is not None and sequence.known_to_worker:
             if self.config.prefix_cache and reason in ("stop", "length"):
                 known = sequence.prompt_length + len(sequence.outputs)
-                share(sequence, domain.memory, known - 1, self.config.block_size)
+                share(sequence, domain, known - 1, self.config.block_size)
             domain.memory.give_back(sequence.blocks)
             domain.host_blocks.give_back(sequence.host_blocks)
             domain.running.pop(sequence.sequence_id, None)

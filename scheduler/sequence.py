@@ -52,6 +52,7 @@ class SequenceState:
         "outputs",
         "request",
         "row",
+        "saved_tokens",
         "sequence_id",
         "shared_blocks",
         "stage",
@@ -90,6 +91,7 @@ class SequenceState:
         self.kept: Kept | None = None
         self.block_names: list[bytes] = []
         self.shared_blocks = 0
+        self.saved_tokens = 0
         self.cached_tokens = 0
         self.known_to_worker = False
         self.stages = StageTimes()
@@ -160,7 +162,7 @@ class SequenceState:
 
     @property
     def host_blocks(self) -> list[int]:
-        """Host blocks of a rotated sequence in the order of the tokens."""
+        """Host blocks in the order of the tokens: of a rotated sequence, or a copy of the first `saved_tokens`."""
         return self._host_blocks
 
     @host_blocks.setter
@@ -219,6 +221,7 @@ class SequenceState:
         """
         self.kept = kept
         self.shared_blocks = 0
+        self.saved_tokens = 0
         self.computed = 0 if kept is None else kept.tokens
         self.planned_outputs = len(self.outputs)
         self.prefill_target = self.prompt_length + len(self.outputs)

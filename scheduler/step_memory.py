@@ -57,6 +57,8 @@ class StepMemory:
         self.rotate_in_list: list[Rotation] = []
         self.copies: list[tuple[int, int]] = []
         self.lent: list[int] = []
+        self.saves: list[tuple[int, int]] = []
+        self.saved_before: dict[int, int] = {}
         self.has_preempted = False
         self.stamp = ground.table.next_stamp()
         self._held_back: set[int] = set()
@@ -92,7 +94,7 @@ class StepMemory:
             if sequence.in_flight:
                 return False
             if self.config.prefix_cache:
-                share(sequence, self.domain.memory, sequence.computed, self.config.block_size)
+                share(sequence, self.domain, sequence.computed, self.config.block_size)
             self._release(sequence.blocks)
             del self.domain.running[sequence.sequence_id]
             self.domain.finished.append(sequence.sequence_id)
@@ -105,12 +107,21 @@ class StepMemory:
         return True
 
     def rotate_out(self, sequence: SequenceState) -> bool:
-        """Move a running sequence's KV to host memory; False where the host pool is full."""
-        host = self.domain.host_blocks.take(len(sequence.blocks))
-        if host is None:
+        """Move a running sequence's KV to host memory, where it is not saved yet; False where the host pool is full."""
+        saved, begin = sequence.host_blocks, sequence.saved_tokens // self.config.block_size
+        sequence.host_blocks, sequence.saved_tokens = [], 0
+        if self.config.save_interval_s is not None:
+            self._make_host_room(len(sequence.blocks) - len(saved))
+        more = self.domain.host_blocks.take(len(sequence.blocks) - len(saved))
+        if more is None:
+            self.domain.host_blocks.give_back(saved)
             return False
+        host = [*saved, *more]
         self.rotate_out_list.append(
-            Rotation(sequence_id=sequence.sequence_id, pairs=list(zip(sequence.blocks, host, strict=True)))
+            Rotation(
+                sequence_id=sequence.sequence_id,
+                pairs=list(zip(sequence.blocks[begin:], host[begin:], strict=True)),
+            )
         )
         self._release(sequence.blocks)
         sequence.blocks, sequence.host_blocks = [], host
@@ -131,8 +142,13 @@ class StepMemory:
         self.rotate_in_list.append(
             Rotation(sequence_id=sequence.sequence_id, pairs=list(zip(sequence.host_blocks, device, strict=True)))
         )
-        self._vacated_host_blocks.extend(sequence.host_blocks)
-        sequence.blocks, sequence.host_blocks = device, []
+        if self.config.save_interval_s is None:
+            self._vacated_host_blocks.extend(sequence.host_blocks)
+            sequence.host_blocks = []
+        else:
+            # What is left behind is a copy of all that was computed.
+            sequence.saved_tokens = min(sequence.computed, len(sequence.host_blocks) * self.config.block_size)
+        sequence.blocks = device
         sequence.status = Status.RUNNING
         sequence.enter_stage("prefill" if sequence.first_token_s is None else "decode", self.now)
         del self.domain.rotated[sequence.sequence_id]
@@ -173,26 +189,65 @@ class StepMemory:
         """
         domain, size, kept = self.domain, self.config.block_size, sequence.kept
         if kept is None and self.config.prefix_cache:
-            kept = find_prefix(sequence, domain.memory, size)
+            kept = find_prefix(sequence, domain, size)
             if not sequence.domain_ids:
                 sequence.cached_tokens = 0 if kept is None else kept.tokens
         blocks = [] if kept is None else domain.memory.left_of(kept)
         lent = sum(not domain.owns(block) for block in blocks)
         tokens = 0 if kept is None else min(kept.tokens, len(blocks) * size)
         # Another domain's block can be read but not written to: where it is not full it is copied.
-        copied = tokens % size > 0 and not domain.owns(blocks[-1])
+        # What an accelerator does not have in its own memory it cannot even read.
+        copied = lent if not domain.device_outlives else int(tokens % size > 0 and not domain.owns(blocks[-1]))
         if -(-(sequence.prefill_target + 1) // size) - lent + copied > domain.device_blocks.free:
             return False
         sequence.kept = None
         sequence.blocks = [] if kept is None else domain.memory.claim(kept)
         sequence.computed = tokens
-        if copied:
-            own = domain.device_blocks.take(1)
-            assert own is not None
-            self.copies.append((blocks[-1], own[0]))
-            self.lent.append(blocks[-1])
-            sequence.blocks[-1] = own[0]
+        for position in range(len(blocks) - 1, -1, -1):
+            if not copied:
+                break
+            if not domain.owns(blocks[position]):
+                own = domain.device_blocks.take(1)
+                assert own is not None
+                self.copies.append((blocks[position], own[0]))
+                self.lent.append(blocks[position])
+                sequence.blocks[position] = own[0]
+                copied -= 1
         return True
+
+    def save(self) -> None:
+        """Copy to the host pool what running sequences have computed since it was saved, where the time for that has
+        come. The copy is made before the step, and so before anything that the step puts into these blocks.
+        """
+        domain, config, size = self.domain, self.config, self.config.block_size
+        if config.save_interval_s is None or self.now - domain.saved_s < config.save_interval_s:
+            return
+        domain.saved_s = self.now
+        for sequence in domain.running.values():
+            is_full = config.save_strategy == "full"
+            if sequence.saved_tokens == sequence.computed and not is_full:
+                continue
+            begin, used = 0 if is_full else sequence.saved_tokens // size, -(-sequence.computed // size)
+            more = domain.host_blocks.take(max(used - len(sequence.host_blocks), 0))
+            if more is None:
+                continue
+            sequence.host_blocks = [*sequence.host_blocks, *more]
+            self.saved_before[sequence.sequence_id] = sequence.saved_tokens
+            self.saves += zip(sequence.blocks[begin:used], sequence.host_blocks[begin:used], strict=True)
+            sequence.saved_tokens = sequence.computed
+
+    def _make_host_room(self, blocks: int) -> None:
+        """Give up saved copies of running sequences, the last to come first: who is rotated out needs the room more.
+
+        Not of those that come back in this step: a worker rotates out first, which would overwrite them.
+        """
+        for sequence in reversed(list(self.domain.running.values())):
+            if self.domain.host_blocks.free >= blocks:
+                return
+            if sequence.sequence_id in self._rotated_in:
+                continue
+            self.domain.host_blocks.give_back(sequence.host_blocks)
+            sequence.host_blocks, sequence.saved_tokens = [], 0
 
     def _release(self, blocks: list[int]) -> None:
         """Give device blocks back; what another domain lends once the step that still reads it is over."""

@@ -52,13 +52,14 @@ class Rotation(msgspec.Struct, kw_only=True):
 
 
 class StepPlan(msgspec.Struct, kw_only=True):
-    """One engine step of one domain. The worker applies: finished, rotate_out, rotate_in, copies, new, then computes.
+    """One engine step of one domain. The worker applies saves, finished, rotate_out, rotate_in, copies, new sequences,
+    and then computes.
 
     `decodes` are the sequences that compute the KV of their last token and sample the next one; the worker knows how
     far each has come. With steps planned ahead, that last token may still be being sampled by the step before: the
     worker knows it by the time it runs this one. `decode_blocks` are pairs of (sequence id, block to append to its
     block table first), for those decodes alone whose last block is full. `copies` are pairs of (device block, maybe of
-    another domain; own device block).
+    another domain or of a host pool; own device block), `saves` pairs of (own device block, own host block).
 
     With `paced_s` the step takes at least so long, its memory traffic spread over it: best effort beside reserved
     bandwidth.
@@ -70,6 +71,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     rotate_out: list[Rotation] = []
     rotate_in: list[Rotation] = []
     copies: list[tuple[int, int]] = []
+    saves: list[tuple[int, int]] = []
     new_sequences: list[NewSequence] = []
     decodes: list[int] = []
     decode_blocks: list[tuple[int, int]] = []

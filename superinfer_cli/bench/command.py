@@ -77,6 +77,17 @@ def bench(
     checkpoint: Annotated[
         bool, typer.Option(help="Keep KV in memory that outlives a worker, so that its death loses no computed token.")
     ] = True,
+    save_interval_ms: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Copy what changed to host memory this often: for worker memory that is lost with its worker.",
+            show_default="KV itself outlives the worker",
+        ),
+    ] = None,
+    save_strategy: Annotated[
+        Literal["incremental", "full"], typer.Option(help="With --save-interval-ms: blocks that changed, or all.")
+    ] = "incremental",
     prefix_cache: Annotated[
         bool, typer.Option(help="Prompts that begin alike share the KV of what they have in common.")
     ] = False,
@@ -95,6 +106,7 @@ def bench(
     """
     from superinfer.cli.bench.options import BenchOptions
     from superinfer.cli.bench.session import raise_engine_error, run_bench
+    from superinfer.cli.host_memory import checkpoints
     from superinfer.cli.serve.sizes import parse_bytes
 
     options = BenchOptions(
@@ -115,7 +127,7 @@ def bench(
         random_weights=random_weights,
         kv_cache_bytes=parse_bytes(kv_cache_memory, "--kv-cache-memory") if kv_cache_memory else None,
         host_kv_memory=host_kv_memory,
-        checkpoint=checkpoint,
+        checkpoint=checkpoints(checkpoint, save_interval_ms, save_strategy, host_kv_memory),
         prefix_cache=prefix_cache,
         decay_profile=decay_profile,
         out=out_dir,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from superinfer.executor.config import DType
+from superinfer.executor.config import Checkpoint, DType
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 CLUSTER_MODEL = "llama-3-70b"
@@ -32,7 +32,7 @@ class BenchOptions:
     random_weights: bool = False
     kv_cache_bytes: int | None = None
     host_kv_memory: str | None = None
-    checkpoint: bool = True
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
     prefix_cache: bool = False
     decay_profile: Path | None = None
     out: Path | None = None

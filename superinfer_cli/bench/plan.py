@@ -19,7 +19,7 @@ from superinfer.cli.console import err
 from superinfer.cli.host_memory import host_blocks
 from superinfer.cli.profile import ensure_profile
 from superinfer.contracts.errors import ModelError, UsageError
-from superinfer.executor.config import Checkpoint, EngineConfig
+from superinfer.executor.config import EngineConfig
 from superinfer.executor.models.catalog import resolve_model
 from superinfer.executor.models.source import ModelSource
 from superinfer.executor.tokenizer import load_tokenizer
@@ -117,7 +117,7 @@ def engine_config(options: BenchOptions, plan: Plan, policy: str) -> EngineConfi
         dtype=options.dtype,
         random_weights=options.random_weights,
         kv_cache_bytes=options.kv_cache_bytes,
-        checkpoint=Checkpoint(enabled=options.checkpoint),
+        checkpoint=options.checkpoint,
         scheduler=SchedulerConfig(
             policy=policy,
             max_model_len=plan.max_model_len,

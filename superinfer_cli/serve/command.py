@@ -91,6 +91,17 @@ def serve(
     checkpoint: Annotated[
         bool, typer.Option(help="Keep KV in memory that outlives a worker, so that its death loses no computed token.")
     ] = True,
+    save_interval_ms: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Copy what changed to host memory this often: for worker memory that is lost with its worker.",
+            show_default="KV itself outlives the worker",
+        ),
+    ] = None,
+    save_strategy: Annotated[
+        Literal["incremental", "full"], typer.Option(help="With --save-interval-ms: blocks that changed, or all.")
+    ] = "incremental",
     prefix_cache: Annotated[
         bool, typer.Option(help="Prompts that begin alike share the KV of what they have in common.")
     ] = True,
@@ -130,7 +141,7 @@ def serve(
     import msgspec
 
     from superinfer.cli.bandwidth import ensure_bandwidth
-    from superinfer.cli.host_memory import host_blocks
+    from superinfer.cli.host_memory import checkpoints, host_blocks
     from superinfer.cli.serve.address import bind
     from superinfer.cli.serve.api_keys import load_api_keys
     from superinfer.cli.serve.contract_book import ContractBook, load_contracts_and_state
@@ -150,7 +161,6 @@ def serve(
     from superinfer.cli.serve.sizes import parse_bytes
     from superinfer.contracts.errors import UsageError
     from superinfer.contracts.state_file import StateFile
-    from superinfer.executor.config import Checkpoint
     from superinfer.profiler.store import load_profile
 
     if served_model_name is not None and not served_model_name.strip():
@@ -193,7 +203,11 @@ def serve(
             host_blocks=host_blocks(host_kv_memory, profile, config.scheduler.block_size),
             prefix_cache=prefix_cache,
         )
-        config = msgspec.structs.replace(config, scheduler=scheduling, checkpoint=Checkpoint(enabled=checkpoint))
+        config = msgspec.structs.replace(
+            config,
+            scheduler=scheduling,
+            checkpoint=checkpoints(checkpoint, save_interval_ms, save_strategy, host_kv_memory),
+        )
         latency_model = profile.latency_model
         note_unreserved(registry.list(), ensure_bandwidth())
         note_other_devices(registry.list(), profile.device.name)

@@ -11,7 +11,7 @@ import pytest
 from engine_harness import Received, collect, process_is_gone, write_profile
 
 from superinfer.executor.client import EngineClient
-from superinfer.executor.config import EngineConfig
+from superinfer.executor.config import Checkpoint, EngineConfig
 from superinfer.executor.launch import EngineProcess
 from superinfer.executor.messages import Finished
 from superinfer.executor.models.catalog import resolve_model
@@ -24,7 +24,8 @@ STEP_S = 0.03
 
 
 @pytest.mark.slow
-def test_greedy_outputs_are_equal_with_and_without_a_worker_killed_under_load(tmp_path):
+@pytest.mark.parametrize("placement", ["in_place", "copy"])
+def test_greedy_outputs_are_equal_with_and_without_a_worker_killed_under_load(tmp_path, placement):
     source = resolve_model("smollm2-135m-instruct")
     tokenizer = load_tokenizer(source.directory)
     prompts = [tokenizer.encode(f"Tell me about {subject}. " * (1 + 3 * i)) for i, subject in enumerate(SUBJECTS)]
@@ -34,7 +35,8 @@ def test_greedy_outputs_are_equal_with_and_without_a_worker_killed_under_load(tm
         domains=2,
         dtype="float32",
         kv_cache_bytes=512 << 20,
-        scheduler=SchedulerConfig(policy="fcfs", max_model_len=1024),
+        checkpoint=Checkpoint(placement=placement),
+        scheduler=SchedulerConfig(policy="fcfs", max_model_len=1024, host_blocks=400),
     )
 
     async def run(engine: EngineProcess, prefix: str, victim: int | None) -> list[Received]:
@@ -66,6 +68,9 @@ def test_greedy_outputs_are_equal_with_and_without_a_worker_killed_under_load(tm
             assert (down.state, down.worker_pid) == ("down", victim)
             assert down.moved_requests > 0
             assert any(len(set(one.end.domain_ids)) > 1 for one in received)
+            (resumed,) = client.resumptions
+            # Recomputed are what came after the last copy and what was in flight: a few tokens a request, no prompt.
+            assert resumed.recomputed_tokens <= (0 if placement == "in_place" else 8 * resumed.requests)
         await client.close()
         return received
 

@@ -46,28 +46,37 @@ class CheckingDevice:
         self.kv_blocks, self.host_blocks = kv_blocks, host_blocks
         self.held: dict[int, Held] = {}
         self.rotations = 0
-        self.prefilled = 0
+        self.prefilled = self.saved = self.copied = self.moved_in = self.moved_out = 0
         # What the KV of each block stands for: the tokens themselves.
         self.device: dict[int, list[int]] = {} if memory is None else memory
         self.host: dict[int, list[int]] = {} if memory is None else memory
         self.segment = segment
 
     def execute(self, plan: StepPlan) -> StepResult:
+        for source, to in plan.saves:
+            self.host[to] = list(self.device[source])
+        self.saved += len(plan.saves)
         for sequence_id in plan.finished:
             del self.held[sequence_id]
         for rotation in plan.rotate_out:
             held = self.held[rotation.sequence_id]
-            assert [source for source, _ in rotation.pairs] == held.blocks
+            sources = [source for source, _ in rotation.pairs]
+            # Blocks from the front on that were saved are not moved again.
+            assert sources == held.blocks[len(held.blocks) - len(sources) :]
             held.host, held.blocks = [to for _, to in rotation.pairs], []
             self.host.update({to: list(self.device.get(source, [])) for source, to in rotation.pairs})
             self.rotations += 1
+            self.moved_out += len(sources)
         for rotation in plan.rotate_in:
             held = self.held[rotation.sequence_id]
-            assert [source for source, _ in rotation.pairs] == held.host
+            sources = [source for source, _ in rotation.pairs]
+            assert sources[len(sources) - len(held.host) :] == held.host
+            self.moved_in += len(sources)
             held.blocks, held.host = [to for _, to in rotation.pairs], []
             self.device.update({to: list(self.host[source]) for source, to in rotation.pairs})
         for source, to in plan.copies:
             assert to >> SEGMENT_BITS == device_pool(self.segment) != source >> SEGMENT_BITS
+            self.copied += 1
             self.device[to] = list(self.device[source])
         for new in plan.new_sequences:
             assert new.sequence_id not in self.held
@@ -115,6 +124,11 @@ class CheckingDevice:
                 finish = "stop"
             held.finished = finish is not None
             result.add(SampledToken(sequence_id, held.outputs - 1, token, finish))
+
+    def lose_device_memory(self) -> None:
+        """What an accelerator's worker leaves behind when it dies: the host pool alone."""
+        for block in [block for block in self.device if block >> SEGMENT_BITS == device_pool(self.segment)]:
+            del self.device[block]
 
     def check_content(self, held: Held, tokens: int) -> None:
         """The KV that attention reads is that of this sequence's own tokens."""

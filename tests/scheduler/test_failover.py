@@ -216,3 +216,83 @@ def test_a_request_alone_in_two_deaths_without_a_token_between_them_is_ended(iso
     assert crash(scheduler, 0, isolates=isolates) == []
     assert scheduler.plan("1", 0.0) is not None
     assert [ended.reason for ended in crash(scheduler, 1, isolates=isolates)] == ["error"]
+
+
+def saving_scheduler(strategy: str = "incremental", *, host_blocks: int = 20) -> Scheduler:
+    scheduler = make_scheduler(
+        shared=False, host_blocks=host_blocks, save_interval_s=0.05, save_strategy=strategy, max_step_tokens=64
+    )
+    for number in range(2):
+        scheduler.domain_ready(DomainSpec(str(number), KV_BLOCKS, segment=number, device_outlives=False), 0.0)
+    return scheduler
+
+
+def test_only_what_changed_since_is_saved_and_not_before_the_interval_is_over() -> None:
+    scheduler = saving_scheduler()
+    add(scheduler, 0, prompt=10)
+    assert step(scheduler, "0").saves == []
+    scheduler.domains["0"].saved_s = -1.0
+    plan = step(scheduler, "0")
+    (sequence,) = scheduler._by_sequence.values()
+    assert plan.saves == list(zip(sequence.blocks[:3], sequence.host_blocks, strict=True))
+    assert step(scheduler, "0").saves == []
+    scheduler.domains["0"].saved_s = -1.0
+    assert step(scheduler, "0").saves == plan.saves[2:]
+
+
+def test_the_full_strategy_saves_every_block_each_time() -> None:
+    scheduler = saving_scheduler("full")
+    add(scheduler, 0, prompt=10)
+    step(scheduler, "0")
+    for _ in range(2):
+        scheduler.domains["0"].saved_s = -1.0
+        assert len(step(scheduler, "0").saves) == 3
+
+
+def test_a_survivor_copies_what_was_saved_to_its_own_memory_and_computes_the_rest() -> None:
+    scheduler = saving_scheduler()
+    add(scheduler, 0, prompt=10)
+    step(scheduler, "0")
+    scheduler.domains["0"].saved_s = -1.0
+    step(scheduler, "0")
+    for _ in range(3):
+        step(scheduler, "0")
+    (sequence,) = scheduler._by_sequence.values()
+    saved = list(sequence.host_blocks)
+    scheduler.domain_failed("0", 0.0)
+    plan = scheduler.plan("1", 0.0)
+    assert plan is not None
+    assert sorted(source for source, _ in plan.copies) == saved
+    assert all(to >> SEGMENT_BITS == device_pool(1) for _, to in plan.copies)
+    (chunk,) = plan.sequences
+    assert (plan.new_sequences[0].computed, chunk.start, chunk.count) == (10, 10, 5)
+
+
+def test_rotating_out_moves_the_blocks_that_are_not_saved_alone() -> None:
+    scheduler = saving_scheduler()
+    for number in range(5):
+        add(scheduler, number, prompt=14)
+    while not (plan := step(scheduler, "0")).rotate_out:
+        scheduler.domains["0"].saved_s = -1.0
+    assert max(len(rotation.pairs) for rotation in plan.rotate_out) <= 2
+
+
+def test_saved_copies_give_way_to_who_is_rotated_out() -> None:
+    scheduler = saving_scheduler(host_blocks=6)
+    for number in range(5):
+        add(scheduler, number, prompt=14, max_tokens=12)
+    rotated = False
+    for _ in range(200):
+        scheduler.domains["0"].saved_s = -1.0
+        plan = scheduler.plan("0", 0.0)
+        if plan is None:
+            break
+        rotated = rotated or bool(plan.rotate_out)
+        result = result_of(plan, scheduler)
+        for sequence_id, index in zip(result.sequence_ids, result.output_indices, strict=True):
+            if index == 11:
+                result.ends.append((sequence_id, "length"))
+        scheduler.observe(result, 0.0)
+    assert rotated
+    assert not scheduler._by_sequence
+    assert scheduler.domains["0"].host_blocks.free == 6

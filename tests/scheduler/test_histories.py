@@ -39,11 +39,21 @@ def make_model() -> LatencyModel:
 
 
 def run_history(
-    policy: str, seed: int, *, host_blocks: int, kv_blocks: int, kill: bool, shared: bool = False, prefixes: int = 0
+    policy: str,
+    seed: int,
+    *,
+    host_blocks: int,
+    kv_blocks: int,
+    kill: bool,
+    shared: bool = False,
+    prefixes: int = 0,
+    saves: float | None = None,
+    strategy: str = "incremental",
 ) -> int:
     """One random history; checks every token, every block, and that everybody ends. Returns the rotations seen.
 
-    Where memory is `shared` it outlives the domains, and each reads what is in the other's blocks. With `prefixes`
+    `saves` is how many seconds lie between copies to the host pools, which alone outlive the domains then. Where memory
+    is `shared` it outlives the domains, and each reads what is in the other's blocks. With `prefixes`
     every prompt begins as one of so many do, and what they have in common is computed once.
     """
     draw = random.Random(seed)
@@ -55,11 +65,16 @@ def run_history(
         block_size=4,
         host_blocks=host_blocks,
         prefix_cache=prefixes > 0,
+        save_interval_s=saves,
+        save_strategy=strategy,
     )
     beginnings = [[draw.randrange(1, 1000) for _ in range(40)] for _ in range(prefixes)]
     names = ["a", "b"]
     memory: dict[int, list[int]] | None = {} if shared else None
-    specs = {name: DomainSpec(name, kv_blocks, segment=number if shared else None) for number, name in enumerate(names)}
+    specs = {
+        name: DomainSpec(name, kv_blocks, segment=number if shared else None, device_outlives=saves is None)
+        for number, name in enumerate(names)
+    }
 
     def device(name: str) -> CheckingDevice:
         return CheckingDevice(name, kv_blocks, host_blocks, 4, memory=memory, segment=specs[name].segment or 0)
@@ -113,6 +128,8 @@ def run_history(
         if kill and turn in (60, 110):
             name = draw.choice(names)
             rotations += devices[name].rotations
+            if shared and saves is not None:
+                devices[name].lose_device_memory()
             pending[name].clear()
             take(scheduler.domain_failed(name, now)[1])
             devices[name] = device(name)
@@ -151,12 +168,31 @@ def run_history(
     kill=st.booleans(),
     shared=st.booleans(),
     prefixes=st.sampled_from([0, 1, 3]),
+    saves=st.sampled_from([None, 0.0, 0.1]),
+    strategy=st.sampled_from(["incremental", "full"]),
 )
 @settings(max_examples=25, deadline=None)
 def test_every_request_ends_with_the_right_tokens_and_no_block_leaks(
-    policy: str, seed: int, host_blocks: int, kill: bool, shared: bool, prefixes: int
+    policy: str,
+    seed: int,
+    host_blocks: int,
+    kill: bool,
+    shared: bool,
+    prefixes: int,
+    saves: float | None,
+    strategy: str,
 ) -> None:
-    run_history(policy, seed, host_blocks=host_blocks, kv_blocks=40, kill=kill, shared=shared, prefixes=prefixes)
+    run_history(
+        policy,
+        seed,
+        host_blocks=host_blocks,
+        kv_blocks=40,
+        kill=kill,
+        shared=shared,
+        prefixes=prefixes,
+        saves=saves,
+        strategy=strategy,
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)

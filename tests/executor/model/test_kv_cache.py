@@ -137,6 +137,21 @@ def test_a_worker_can_write_to_its_own_pools_alone(pools: list[int]) -> None:
     assert (other.array[block] == 7.0).all()
 
 
+def test_a_device_pool_that_ends_with_its_worker_leaves_what_was_saved_in_the_host_pool(pools: list[int]) -> None:
+    def cache(segment: int) -> SharedCache:
+        memory = KVMemory(pools, block_shape(ARCHITECTURE, 8), np.float32)
+        return SharedCache(memory, segment, device_blocks=5, host_blocks=3, device_outlives=False)
+
+    one, other = cache(0), cache(1)
+    saved, lost = one.device_base + 1, one.device_base + 2
+    one.array[[saved, lost]] = 7.0
+    one.rotate_out([(saved, one.host_base)])
+    other.copy([(one.host_base, other.device_base + 4)])
+    assert (other.array[other.device_base + 4] == 7.0).all()
+    assert other._memory.blocks(0) == 0
+    assert not cache(0).array[[saved, lost]].any()
+
+
 def test_a_pool_keeps_its_size(pools: list[int]) -> None:
     shared_cache(pools, 0)
     with pytest.raises(OSError):
