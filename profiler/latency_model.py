@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 CORRECTION_GAIN = 0.25
 """Weight of the last step in the correction: a device's speed changes within seconds, some ten steps."""
 
+FEW_PROMPT_TOKENS, MANY_PROMPT_TOKENS = 8.0, 128.0
+FEW_DECODES, MANY_DECODES = 4.0, 16.0
+"""Between these the linear layers' slope says what one more token costs."""
 UPPER_QUANTILE = 0.9
 UPPER_GAIN = 0.01
 """How far one step moves the upper ratio, at most."""
@@ -81,11 +84,16 @@ class LatencyModel:
     correction_gain: float = CORRECTION_GAIN
     upper: float = 0.0
     _tokens: list[float] = field(init=False, repr=False)
+    _chunk_rise_s: float = field(init=False, repr=False)
+    _batch_rise_s: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.linear_points) < 2:
             raise ValueError("linear_points: at least two (tokens, seconds) points are needed")
         self._tokens = [tokens for tokens, _ in self.linear_points]
+        # A scheduler asks for the slopes many times in one plan.
+        self._chunk_rise_s = self.linear_s(MANY_PROMPT_TOKENS) - self.linear_s(FEW_PROMPT_TOKENS)
+        self._batch_rise_s = self.linear_s(MANY_DECODES) - self.linear_s(FEW_DECODES)
         self.upper = self.upper or self.residual_quantiles.get(0.9, 1.0)
 
     def linear_s(self, tokens: float) -> float:
@@ -139,8 +147,7 @@ class LatencyModel:
     @property
     def prefill_token_s(self) -> float:
         """Marginal time of one prompt token in a step that runs anyway: the slope of the linear layers over a chunk."""
-        few, many = 8.0, 128.0
-        return self.correction * (self.linear_s(many) - self.linear_s(few)) / (many - few)
+        return self.correction * self._chunk_rise_s / (MANY_PROMPT_TOKENS - FEW_PROMPT_TOKENS)
 
     @property
     def efficient_chunk(self) -> int:
@@ -153,8 +160,7 @@ class LatencyModel:
     @property
     def decode_marginal_s(self) -> float:
         """Marginal time of one more decode in a step that runs anyway, at short context."""
-        few, many = 4.0, 16.0
-        slope = (self.linear_s(many) - self.linear_s(few)) / (many - few)
+        slope = self._batch_rise_s / (MANY_DECODES - FEW_DECODES)
         return self.correction * (slope + self.decode_s + self.row_s)
 
     def shared_decode_s(self, batch: int, context: int) -> float:

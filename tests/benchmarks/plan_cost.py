@@ -1,6 +1,7 @@
 """What a step costs in the scheduler, and adding a request, with 256 requests running and many waiting.
 
-    python tests/benchmarks/plan_cost.py [--policy slack fcfs] [--waiting 10000 100000] [--steps 300] [--json]
+    python tests/benchmarks/plan_cost.py [--policy slack fcfs] [--waiting 10000 100000] [--steps 300]
+        [--contracts 2] [--admission accept] [--json]
 
 The load is mixed and too much for the device, as it is when planning is slowest: seven tight requests to three loose
 ones, most of the tight ones running. Figures are CPU time of the thread, which other work on the machine hardly
@@ -15,6 +16,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.executor.simulated import SimulatedDevice
@@ -25,10 +27,6 @@ from superinfer.scheduler.scheduler import Scheduler
 
 RUNNING = 256
 DOMAIN = "domain-0"
-CONTRACTS = [
-    SLOContract(service_id="triage", latency=(Bound(0.99, 30_000.0),)),
-    SLOContract(service_id="report", latency=(Bound(0.99, 400_000.0),)),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,8 @@ class Cost:
     """Microseconds."""
 
     policy: str
+    contracts: int
+    admission: str
     running: int
     waiting: int
     plan_median_us: float
@@ -61,38 +61,46 @@ def make_model() -> LatencyModel:
     )
 
 
-def make_request(number: int, now: float) -> Request:
+def make_contracts(count: int) -> list[SLOContract]:
+    """One tight contract, and loose ones that allow ever more."""
+    bounds_ms = [30_000.0, *(400_000.0 + 50_000.0 * number for number in range(count - 1))]
+    return [SLOContract(service_id=f"c{i}", latency=(Bound(0.99, bound_ms),)) for i, bound_ms in enumerate(bounds_ms)]
+
+
+def make_request(number: int, now: float, contracts: int) -> Request:
     is_tight = number % 10 < 7
     return Request(
         request_id=str(number),
-        contract_id="triage" if is_tight else "report",
+        contract_id="c0" if is_tight else f"c{1 + number % (contracts - 1)}",
         prompt_token_ids=[1] * (64 if is_tight else 256),
         sampling=SamplingParams(max_tokens=1000 + number % 64, ignore_eos=True),
         arrival_s=now,
     )
 
 
-def measure(policy: str, waiting: int, steps: int) -> Cost:
-    """Fill the device, let the rest wait, and time the steps that follow."""
+def measure(
+    policy: str, waiting: int, steps: int, contracts: int = 2, admission: Literal["accept", "refuse"] = "accept"
+) -> Cost:
+    """Fill the device, offer as many as are to wait, and time the steps that follow."""
     model = make_model()
     scheduler = Scheduler(
         domains=[DomainSpec(DOMAIN, 40_000)],
-        contracts=CONTRACTS,
+        contracts=make_contracts(contracts),
         latency_model=model,
-        config=SchedulerConfig(policy=policy, max_step_tokens=1024, max_running=RUNNING, max_model_len=4096),
+        config=SchedulerConfig(
+            policy=policy, max_step_tokens=1024, max_running=RUNNING, max_model_len=4096, admission=admission
+        ),
     )
     device = SimulatedDevice(DOMAIN, model.fresh(), sigma=0.05)
     now, number = 0.0, 0
 
     def add() -> float:
         nonlocal number
-        request = make_request(number, now)
+        request = make_request(number, now, contracts)
         number += 1
         started = time.thread_time()
-        refusal = scheduler.add(request, now)
-        spent = time.thread_time() - started
-        assert refusal is None
-        return spent
+        scheduler.add(request, now)
+        return time.thread_time() - started
 
     def step() -> tuple[float, float, float]:
         """Seconds to plan, to observe and to execute."""
@@ -119,7 +127,7 @@ def measure(policy: str, waiting: int, steps: int) -> Cost:
     plans, observes, executes = zip(*(step() for _ in range(steps)), strict=True)
     stats = scheduler.stats(now)
     figures = [figure for times_s in (plans, adds, observes, executes) for figure in _figures(times_s)]
-    return Cost(policy, stats.running, stats.waiting, *figures)
+    return Cost(policy, contracts, admission, stats.running, stats.waiting, *figures)
 
 
 def _figures(times_s: Sequence[float]) -> tuple[float, float]:
@@ -132,15 +140,22 @@ def main() -> None:
     parser.add_argument("--policy", nargs="+", default=["slack", "fcfs"])
     parser.add_argument("--waiting", nargs="+", type=int, default=[10_000, 100_000])
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--contracts", type=int, default=2, help="at least 2: a tight one and looser ones")
+    parser.add_argument("--admission", choices=["accept", "refuse"], default="accept")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    costs = [measure(policy, waiting, options.steps) for policy in options.policy for waiting in options.waiting]
+    costs = [
+        measure(policy, waiting, options.steps, options.contracts, options.admission)
+        for policy in options.policy
+        for waiting in options.waiting
+    ]
     if options.json:
         print(json.dumps([asdict(cost) for cost in costs], indent=2))
         return
     for cost in costs:
         print(
-            f"{cost.policy:>12}  {cost.running} running + {cost.waiting:,} waiting: "
+            f"{cost.policy:>12}  {cost.contracts} contracts, {cost.admission}: "
+            f"{cost.running} running + {cost.waiting:,} waiting: "
             f"plan {cost.plan_median_us:,.0f} µs median, {cost.plan_p99_us:,.0f} µs p99; "
             f"add {cost.add_median_us:,.0f}, {cost.add_p99_us:,.0f}; "
             f"observe {cost.observe_median_us:,.0f}, {cost.observe_p99_us:,.0f}; "
