@@ -124,15 +124,13 @@ class LatencyModel:
 
     def decode_step_s(self, context: int) -> float:
         """One decode alone with `context` cached tokens."""
-        return self.step_s(StepShape(tokens=1, decodes=1, decode_context=context, rows=1))
+        return self.step_s(StepShape(1, 1, context, 0.0, 1, 0))
 
     def prefill_s(self, start: int, count: int) -> float:
         """A prefill of `count` tokens after `start` cached ones, alone in its step, first token included."""
         if count <= 0:
             return 0.0
-        shape = StepShape()
-        shape.add_prefill(start, count, samples=True)
-        return self.step_s(shape)
+        return self.step_s(StepShape(count, 0, 0, count * (start + (count + 1) / 2), 1, 1))
 
     def decodes_s(self, context: int, count: int) -> float:
         """`count` successive lone decodes that begin with `context` cached tokens."""
