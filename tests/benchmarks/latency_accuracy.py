@@ -5,7 +5,8 @@
 Without `--profile` the model is profiled first. Held-out steps are random mixes of decodes with contexts of their own
 and prefill chunks. Each is measured `--repeats` times, all once before any again. Printed are relative errors of
 
-- the fitted constants against the median of each mix's repeats: what the sweep has learnt of shapes;
+- the fitted constants against the median of each mix's repeats;
+- the same without their common factor, the machine's speed now against that during the sweep: what was learnt of shapes;
 - the fitted constants against single steps: with all the noise of the machine;
 - the model as it serves, with its online correction, against single steps in the order in which they ran;
 
@@ -95,6 +96,8 @@ def report(profile: ModelProfile, mixes: list[SweepPoint], found: list[tuple[Swe
     fitted, serving = profile.latency_model, profile.latency_model
     medians = [statistics.median(seconds for mix, seconds in found if mix == each) for each in mixes]
     shapes = [fitted.uncorrected_step_s(mix.shape) / median - 1 for mix, median in zip(mixes, medians, strict=True)]
+    usual = 1 + statistics.median(shapes)
+    without_factor = [(1 + error) / usual - 1 for error in shapes]
     single, corrected, covered, covered_serving = [], [], [], []
     for mix, seconds in found:
         single.append(fitted.uncorrected_step_s(mix.shape) / seconds - 1)
@@ -111,6 +114,7 @@ def report(profile: ModelProfile, mixes: list[SweepPoint], found: list[tuple[Swe
     print("| --- | --- | --- | --- | --- | --- |")
     lines = [
         ("fitted constants", f"median of {repeats}", shapes, None),
+        ("fitted constants, common factor taken out", f"median of {repeats}", without_factor, None),
         ("fitted constants", "single steps", single, covered),
         ("with online correction", "single steps", corrected, covered_serving),
     ]
