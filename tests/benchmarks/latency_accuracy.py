@@ -6,7 +6,7 @@ Without `--profile` the model is profiled first. Held-out steps are random mixes
 and prefill chunks. Each is measured `--repeats` times, all once before any again. Printed are relative errors of
 
 - the fitted constants against the median of each mix's repeats;
-- the same without their common factor, the machine's speed now against that during the sweep: what was learnt of shapes;
+- the same without their common factor, which is the machine's speed now against the sweep's: what was learnt of shapes;
 - the fitted constants against single steps: with all the noise of the machine;
 - the model as it serves, with its online correction, against single steps in the order in which they ran;
 
