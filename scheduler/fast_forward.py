@@ -72,6 +72,8 @@ def take_stretch(
         return None
     if config.admission != "accept" or len(rows) > config.max_step_tokens:
         return None
+    if config.save_interval_s is not None or config.prefix_cache:
+        return None
     spare = min(each.device_blocks.free - SPARE_BLOCKS * each.device_blocks.total for each in scheduler.domains_up)
     if spare < 0 or not are_decoding(scheduler.table.counts, rows):
         return None
