@@ -26,6 +26,7 @@ from superinfer.executor.model.architecture import Architecture, load_architectu
 from superinfer.executor.model.decoder import Decoder
 from superinfer.executor.model.linear import panels_serve_all_sizes
 from superinfer.executor.model.memory import available_memory_bytes, format_bytes
+from superinfer.executor.model.packed_weights import PackedWeights, packed_weights_path
 from superinfer.executor.model.precision import activation_dtype, bfloat16_in_hardware
 from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights, WeightSource
 from superinfer.executor.pacing import Pace
@@ -62,7 +63,9 @@ class ModelRunner:
         self.max_model_len = min(config.max_model_len, architecture.max_positions)
         _check_weights_fit(architecture, dtype, directory)
         with torch.inference_mode():
-            self._decoder = Decoder(architecture, _weight_source(config, architecture), dtype, self.max_model_len)
+            weights = _weight_source(config, architecture)
+            kept = PackedWeights(None if config.random_weights else packed_weights_path(directory, dtype))
+            self._decoder = Decoder(architecture, weights, dtype, self.max_model_len, kept)
         self._cache = _make_cache(config, architecture, dtype, self.max_model_len)
         self.kv_blocks = self._cache.device_blocks
         self._eos_token_ids = frozenset(architecture.eos_token_ids)

@@ -8,6 +8,7 @@ step starts at once.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import sys
@@ -22,6 +23,7 @@ import zmq
 from superinfer.contracts.errors import ResourceError
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.lifeline import die_with_parent, read_settings
+from superinfer.executor.runtime.thread_affinity import pin_threads
 from superinfer.executor.worker_messages import (
     WorkerFailed,
     WorkerGreeting,
@@ -108,14 +110,19 @@ def main() -> int:
     socket.connect(options.endpoint)
     greeting: WorkerGreeting
     runner: Runner | None = None
+    gc.disable()  # loading makes objects that all stay: looking for garbage among them only takes time
     try:
         pin_to_cores(config.cores)
         runner = load_runner(options.runner)(config)
+        if config.cores:
+            pin_threads(os.getpid(), config.cores)  # libraries may have started some of their own, bound as they like
         greeting = WorkerReady(config.domain_id, os.getpid(), runner.kv_blocks, runner.max_model_len)
     except Exception as error:
         greeting = WorkerFailed(error_kind(error), error_message(error))
         if greeting.kind != type(error).__name__:
             traceback.print_exc()
+    gc.freeze()  # nor is what is loaded looked through between steps
+    gc.enable()
     socket.send(msgspec.msgpack.encode(greeting))
     done = runner is not None and run_steps(runner, socket, config.domain_id)
     context.destroy(linger=_FLUSH_MS)

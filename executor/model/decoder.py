@@ -15,6 +15,7 @@ from superinfer.executor.model.batch import TokenBatch
 from superinfer.executor.model.kernels import as_numpy, kernel, widen
 from superinfer.executor.model.layer_builder import LayerBuilder
 from superinfer.executor.model.norm import add_norm, norm
+from superinfer.executor.model.packed_weights import PackedWeights
 from superinfer.executor.model.precision import activation_dtype
 from superinfer.executor.model.rope import rotation_table
 from superinfer.executor.model.weights import WeightSource
@@ -33,13 +34,21 @@ class Decoder:
     """A Llama-family decoder whose keys and values live in a paged pool that the caller owns."""
 
     def __init__(
-        self, architecture: Architecture, weights: WeightSource, dtype: torch.dtype, max_model_len: int
+        self,
+        architecture: Architecture,
+        weights: WeightSource,
+        dtype: torch.dtype,
+        max_model_len: int,
+        kept: PackedWeights | None = None,
     ) -> None:
-        """Load all weights, stored as `dtype` (float32 or bfloat16), as is the pool. Raises ModelError."""
+        """Load all weights, stored as `dtype` (float32 or bfloat16), as is the pool. Raises ModelError.
+
+        `kept` are packed weights of an earlier start; whatever had to be packed is kept there for the next.
+        """
         self.architecture = architecture
         self.dtype = activation_dtype(dtype)
         self._epsilon = np.float32(architecture.norm_epsilon)
-        builder = LayerBuilder(architecture, weights, dtype, self.dtype)
+        builder = LayerBuilder(architecture, weights, dtype, self.dtype, kept)
         scratch = AttentionScratch(
             architecture, rotation_table(architecture.rope, max_model_len), max_model_len, self.dtype
         )
@@ -50,6 +59,8 @@ class Decoder:
         self._layers = [builder.layer(i, scratch) for i in range(architecture.layers)]
         self._final_norm = builder.norm("model.norm.weight")
         self._head = builder.head(embedding)
+        if kept is not None:
+            kept.save()
         unread = 0 if architecture.tied_head else embedding.numel()
         self._head_share = embedding.numel() / max(architecture.parameters - unread, 1)
 

@@ -12,8 +12,10 @@ from superinfer.executor.model.architecture import Architecture
 from superinfer.executor.model.attention import Attention, AttentionScratch, HeadNorms
 from superinfer.executor.model.expert_shape import ExpertShape
 from superinfer.executor.model.experts import Experts, SharedExpert
-from superinfer.executor.model.linear import Linear, packing_works
+from superinfer.executor.model.linear import Linear, packing_works, panels_serve_all_sizes
 from superinfer.executor.model.mlp import Mlp
+from superinfer.executor.model.packed_weights import PackedWeights
+from superinfer.executor.model.panels import padded_columns, supports
 from superinfer.executor.model.weights import WeightSource
 
 
@@ -31,14 +33,23 @@ class LayerBuilder:
     """Builds layers; every method raises ModelError for weights that are missing or do not fit."""
 
     def __init__(
-        self, architecture: Architecture, weights: WeightSource, stored: torch.dtype, computed: torch.dtype
+        self,
+        architecture: Architecture,
+        weights: WeightSource,
+        stored: torch.dtype,
+        computed: torch.dtype,
+        kept: PackedWeights | None = None,
     ) -> None:
-        """Matrices are rounded to `stored` where that is narrower, and multiplied in `computed`."""
+        """Matrices are rounded to `stored` where that is narrower, and multiplied in `computed`.
+
+        `kept` holds the packed weights of earlier starts; what it lacks is packed and added.
+        """
         self._shape = architecture
         self._weights = weights
         self._stored = stored
         self._dtype = computed
         self._packed = packing_works(computed)
+        self._kept = kept if computed == torch.float32 and panels_serve_all_sizes() else None
 
     def layer(self, index: int, scratch: AttentionScratch) -> Layer:
         """Layer `index` with its two norms."""
@@ -67,7 +78,7 @@ class LayerBuilder:
             weight = embedding
         else:
             weight = self._weights.get(name, (self._shape.vocab_size, self._shape.hidden_size))
-        return Linear(self._rounded(weight), None, self._dtype, packed=self._packed, keep_output=True)
+        return self._make_linear("head", [weight], None, keep_output=True)
 
     def _rounded(self, weight: torch.Tensor) -> torch.Tensor:
         return weight.to(torch.bfloat16) if self._stored == torch.bfloat16 else weight
@@ -129,8 +140,26 @@ class LayerBuilder:
     def _linear(self, prefix: str, parts: dict[str, int], inputs: int, with_bias: bool) -> Linear:
         """One linear layer from several stored ones that read the same input; `parts` maps name to width."""
         weights = [self._weights.get(f"{prefix}{name}.weight", (width, inputs)) for name, width in parts.items()]
-        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         bias = None
         if with_bias:
             bias = torch.cat([self._weights.get(f"{prefix}{name}.bias", (width,)) for name, width in parts.items()])
-        return Linear(self._rounded(weight), bias, self._dtype, packed=self._packed)
+        return self._make_linear(prefix + "+".join(parts), weights, bias)
+
+    def _make_linear(
+        self, name: str, weights: list[torch.Tensor], bias: torch.Tensor | None, *, keep_output: bool = False
+    ) -> Linear:
+        """A layer of these weights one below the other, packed before now if that was kept under `name`."""
+        rows, inputs = sum(len(weight) for weight in weights), weights[0].shape[1]
+        narrow = self._stored == torch.bfloat16 or all(weight.dtype == torch.bfloat16 for weight in weights)
+        held = torch.bfloat16 if narrow else torch.float32
+        panels = None
+        if self._kept is not None and supports(inputs):
+            panels = self._kept.get(name, padded_columns(rows) * inputs, held)
+        if panels is not None:
+            weight = torch.empty(rows, inputs, dtype=held, device="meta")
+        else:
+            weight = self._rounded(torch.cat(weights) if len(weights) > 1 else weights[0])
+        linear = Linear(weight, bias, self._dtype, packed=self._packed, keep_output=keep_output, panels=panels)
+        if self._kept is not None and panels is None and linear.panels is not None:
+            self._kept.add(name, linear.panels)
+        return linear

@@ -50,10 +50,12 @@ class Linear:
         packed: bool,
         panels_only: bool | None = None,
         keep_output: bool = False,
+        panels: torch.Tensor | None = None,
     ) -> None:
         """`packed`: oneDNN may pack. `panels_only`: no other kernel, whatever the size; None leaves it to the CPU.
 
         `keep_output`: the next call may overwrite this one's result, which saves fresh pages for wide layers.
+        `panels`: the weight as `pack_panels` laid it out before; of `weight` shape and type are then enough.
         """
         outputs, inputs = weight.shape
         self._outputs, self._columns = outputs, padded_columns(outputs)
@@ -65,12 +67,17 @@ class Linear:
         panels_only = panels_serve_all_sizes() if panels_only is None else panels_only
         narrow = weight.dtype == torch.bfloat16
         if dtype == torch.float32 and supports(inputs) and (panels_only or narrow):
-            self._panels = pack_panels(weight if narrow else weight.to(dtype))
+            self._panels = pack_panels(weight if narrow else weight.to(dtype)) if panels is None else panels
             self._panels_array = as_numpy(self._panels)
             self._panels_kernel = panel_linear_kernel(int(not narrow))
         if self._panels is None or not panels_only:
             converted = weight.to(dtype)
             self._weight = torch.ops.mkldnn._reorder_linear_weight(converted, 32) if packed else converted
+
+    @property
+    def panels(self) -> torch.Tensor | None:
+        """The weight as the panel kernel reads it; None where that does not serve this layer."""
+        return self._panels
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x (tokens, in), contiguous → (tokens, out)."""
