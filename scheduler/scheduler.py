@@ -14,11 +14,10 @@ from collections.abc import Iterable
 from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract, best_effort_contract
 from superinfer.contracts.errors import ContractConflictError
 from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.accounts import Accounts
 from superinfer.scheduler.admission import AdmissionControl
-from superinfer.scheduler.arrivals import RecentQuantile
 from superinfer.scheduler.bandwidth import BandwidthGate, is_unreserved
 from superinfer.scheduler.blocks import BlockPool, Kept, KVMemory, device_pool, host_pool
-from superinfer.scheduler.budgets import Answer, BudgetBook
 from superinfer.scheduler.columns import SequenceTable
 from superinfer.scheduler.commit import commit_tokens
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
@@ -34,14 +33,13 @@ from superinfer.scheduler.queues import WaitingQueues
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.request_checks import unfit
 from superinfer.scheduler.sequence import SequenceState, Status
-from superinfer.scheduler.stats import ContractCounts, SchedulerStats, snapshot
+from superinfer.scheduler.stats import SchedulerStats, snapshot
 from superinfer.scheduler.step_builder import StepBuilder
 from superinfer.scheduler.step_memory import Ground
 from superinfer.scheduler.steps import FinishReason, StepPlan, StepResult
 from superinfer.scheduler.suspects import Suspects
 
 MAX_DOMAIN_DEATHS = 3
-OUTPUT_LENGTH_QUANTILE = 0.9
 
 
 class Scheduler:
@@ -65,14 +63,11 @@ class Scheduler:
         self.domains: dict[str, DomainState] = {}
         self.assignment = DomainAssignment(config.fault_domains, [domain.domain_id for domain in domains])
         self.admission = AdmissionControl(latency_model, config, self.assignment, self.queues)
-        self.budgets = BudgetBook(config.budget_window_s)
+        self.accounts = Accounts(config.budget_window_s)
         self.bandwidth = BandwidthGate()
         self._contracts = ContractBook()
-        self._asked: dict[str, tuple[str, SLOContract]] = {}
         self._by_request: dict[str, SequenceState] = {}
         self._by_sequence: dict[int, SequenceState] = {}
-        self._output_lengths: dict[str, RecentQuantile] = {}
-        self._counts: dict[str, ContractCounts] = {}
         self._memory = KVMemory()
         self._suspects = Suspects()
         self._next_sequence_id = 0
@@ -133,20 +128,18 @@ class Scheduler:
         for contract_id in self.admission.candidates(asked_id, self._contracts.by_id):
             request.contract_id = contract_id
             sequence = SequenceState(self._next_sequence_id, request, self._contracts.by_id[contract_id], self.table)
-            sequence.expected_outputs = self._expected_outputs(request)
+            sequence.expected_outputs = self.accounts.expected_outputs(request)
             if self.config.prefix_cache:
                 self._look_up(sequence)
             refusal = self.admission.refusal(sequence, now)
             if refusal is None:
                 if contract_id != asked_id:
-                    self._asked[request.request_id] = asked_id, contract
-                    self._counts.setdefault(asked_id, ContractCounts()).fell_back += 1
+                    self.accounts.fell_back(request.request_id, asked_id, contract)
                 return sequence
             self.table.release(sequence.row)
             refused = refused or refusal
         request.contract_id = asked_id
-        self._counts.setdefault(asked_id, ContractCounts()).refused += 1
-        self.budgets.add(asked_id, contract, None, now)
+        self.accounts.refused(asked_id, contract, now)
         assert refused is not None
         return refused
 
@@ -375,8 +368,8 @@ class Scheduler:
             now,
             self.domains_up,
             self._by_request.values(),
-            self._counts,
-            budgets=self.budgets,
+            self.accounts.counts,
+            budgets=self.accounts.budgets,
             waiting=self.queues.count,
             steps=self._steps,
             output_tokens=self._output_tokens,
@@ -386,10 +379,8 @@ class Scheduler:
     def _retire(self, contract_ids: Iterable[str]) -> None:
         """Keep nothing of contracts whose requests come no more."""
         for contract_id in contract_ids:
-            self._counts.pop(contract_id, None)
+            self.accounts.forget(contract_id)
             self.admission.forget(contract_id)
-            self.budgets.forget(contract_id)
-            self._output_lengths.pop(contract_id, None)
             self.policy.on_retire(contract_id)
 
     def _limit_bandwidth(self, builder: StepBuilder, gate: BandwidthGate) -> None:
@@ -440,14 +431,6 @@ class Scheduler:
         home = (self.domains[each] for each in home_ids if each in self.domains)
         return unfit(request, self.config, max((domain.device_blocks.total for domain in home), default=0))
 
-    def _expected_outputs(self, request: Request) -> int:
-        most = request.sampling.max_tokens
-        if request.sampling.ignore_eos:
-            return most
-        past = self._output_lengths.get(request.contract_id)
-        quantile = past.quantile(OUTPUT_LENGTH_QUANTILE) if past else None
-        return most if quantile is None else max(min(int(quantile), most), 1)
-
     def _finish(
         self, sequence: SequenceState, now: float, reason: FinishReason, error: str | None = None
     ) -> FinishOutput:
@@ -470,12 +453,8 @@ class Scheduler:
         self._suspects.forget(sequence)
         completed = reason in ("stop", "length")
         met = sequence.met(now) if completed else None
-        counts = self._counts.setdefault(request.contract_id, ContractCounts())
-        counts.finished += 1
-        counts.met += bool(met)
-        if completed and not request.sampling.ignore_eos:
-            self._output_lengths.setdefault(request.contract_id, RecentQuantile()).add(len(sequence.outputs))
-        self._account(sequence, now, reason, met)
+        self.admission.ended(sequence, now, met=met)
+        self.accounts.ended(sequence, now, reason, met)
         self.policy.on_finish(sequence, now)
         stages = sequence.closed_stages(now)
         sequence.leave_table()
@@ -493,21 +472,3 @@ class Scheduler:
             longest_gap_s=sequence.longest_gap_s,
             cached_tokens=sequence.cached_tokens,
         )
-
-    def _account(self, sequence: SequenceState, now: float, reason: FinishReason, met: bool | None) -> None:
-        """Book an ended request: its work is no longer there, and its contract's budget has what came of it."""
-        self.admission.ended(sequence, now, met=met)
-        contract_id, asked = sequence.request.contract_id, self._asked.pop(sequence.request.request_id, None)
-        if reason == "abort":
-            return
-        answer = None
-        if reason != "error":
-            first_s, gaps = sequence.first_token_s, len(sequence.outputs) - 1
-            answer = Answer(
-                latency_s=now - sequence.arrival_s,
-                ttft_s=None if first_s is None else first_s - sequence.arrival_s,
-                tpot_s=None if first_s is None or gaps < 1 else (now - first_s) / gaps,
-            )
-        self.budgets.add(contract_id, sequence.contract, answer, now)
-        if asked is not None:
-            self.budgets.add(*asked, answer, now)
