@@ -53,7 +53,13 @@ def describe(runtime: DeviceRuntime, *, measure: bool) -> dict[str, Any]:
             part.update({key: hex(part[key]) for key in ("mask", "usable_mask") if key in part})
         points = curves[entry["device_id"]]
         entry["bandwidth_by_slices"] = [
-            {"slices": point.slices, "mask": hex(point.mask), "gb_per_s": point.gb_per_s} for point in points
+            {
+                "slices": point.slices,
+                "mask": hex(point.mask),
+                "gb_per_s": point.gb_per_s,
+                "core_share": point.core_share,
+            }
+            for point in points
         ]
         entry["reservable_gb_per_s"] = runtime.ledger.reservable_gb_per_s(entry["device_id"]) if points else None
         entry["metrics"] = msgspec.to_builtins(runtime.metrics(entry["device_id"]))

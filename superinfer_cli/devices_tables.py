@@ -19,7 +19,7 @@ def device_tables(description: dict[str, Any]) -> list[Table]:
 def _devices(devices: list[dict[str, Any]]) -> Table:
     table = Table("device", "name", "memory", "slices", "partitions", "caches", "GB/s by slices", "reservable GB/s")
     for device in devices:
-        curve = ", ".join(f"{point['slices']}: {point['gb_per_s']:.1f}" for point in device["bandwidth_by_slices"])
+        curve = ", ".join(_point(point) for point in device["bandwidth_by_slices"])
         reservable = device["reservable_gb_per_s"]
         table.add_row(
             device["device_id"],
@@ -32,6 +32,12 @@ def _devices(devices: list[dict[str, Any]]) -> Table:
             "not measured" if reservable is None else f"{reservable:.1f}",
         )
     return table
+
+
+def _point(point: dict[str, Any]) -> str:
+    """Slices and rate; where others had the cores meanwhile, with the share that was left for measuring."""
+    busy = f" (with {100 * point['core_share']:.0f} % of the cores)" if point["core_share"] < 0.9 else ""
+    return f"{point['slices']}: {point['gb_per_s']:.1f}{busy}"
 
 
 def _cache(cache: dict[str, Any]) -> str:

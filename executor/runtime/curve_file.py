@@ -11,6 +11,9 @@ from superinfer.executor.runtime.base import DeviceRuntime
 from superinfer.executor.runtime.description import BandwidthPoint, Device
 from superinfer.profiler.cache import cache_dir
 
+KEPT_SHARE = 0.9
+"""A curve with less of the cores in any point is measured again in the next run."""
+
 
 def curve_path(vendor: str, device: Device) -> Path:
     """Where the curve of this device, as far as this process may use it, is kept."""
@@ -36,13 +39,15 @@ def save_curve(vendor: str, device: Device, curve: list[BandwidthPoint]) -> None
 
 
 def ensure_curves(runtime: DeviceRuntime) -> dict[str, list[BandwidthPoint]]:
-    """The curve of every device that this process may use, by id; measured and kept where there was none."""
+    """The curve of every device that this process may use, by id; measured where none was kept."""
     curves = {}
     for device in runtime.topology().devices:
         if not device.usable_mask:
             continue
         if not (curve := load_curve(runtime.vendor, device)):
             curve = runtime.bandwidth_curve(device.device_id)
-            save_curve(runtime.vendor, device, curve)
+            # What was measured on a busy machine is too low to go by for good.
+            if all(point.core_share >= KEPT_SHARE for point in curve):
+                save_curve(runtime.vendor, device, curve)
         curves[device.device_id] = curve
     return curves

@@ -80,10 +80,15 @@ class DeviceTopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BandwidthPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory bandwidth (10⁹ bytes/s, read) that the slices of `mask` reach together."""
+    """Memory bandwidth (10⁹ bytes/s, read) that the slices of `mask` reach together.
+
+    `core_share` is the part of the time for which they were there for the measurement: with less than nearly 1 others
+    took the rest, and the rate is too low.
+    """
 
     mask: int
     gb_per_s: float
+    core_share: float = 1.0
 
     @property
     def slices(self) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from superinfer.executor.device_watch import LOOK_S, DeviceWatch, stored_weight_bytes
 from superinfer.executor.runtime.curve_file import curve_path, ensure_curves, load_curve
-from superinfer.executor.runtime.description import HealthEvent
+from superinfer.executor.runtime.description import BandwidthPoint, HealthEvent
 from superinfer.executor.runtime.simulated import SimulatedRuntime
 from superinfer.scheduler.topology import parse_topology
 
@@ -51,3 +51,12 @@ def test_a_step_reads_the_weights_as_they_are_stored(tmp_path: Path) -> None:
     assert stored_weight_bytes(tmp_path, 1000) == 2000
     (tmp_path / "model.safetensors").write_bytes(b"x" * 3000)
     assert stored_weight_bytes(tmp_path, 1000) == 3000
+
+
+def test_a_curve_measured_on_a_busy_machine_is_not_kept(
+    runtime: SimulatedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = [BandwidthPoint(mask=1, gb_per_s=4.0, core_share=0.4)]
+    monkeypatch.setattr(runtime, "bandwidth_curve", lambda _: busy)
+    assert ensure_curves(runtime) == {"n/d": busy}
+    assert DeviceWatch(runtime).bandwidth_of([3]) == ("n/d", None)
