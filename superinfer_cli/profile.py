@@ -129,7 +129,7 @@ def ensure_profile(source: ModelSource, dtype: DType, *, random_weights: bool = 
         except ModelError as error:
             reason = str(error)
     console.print(
-        f"profiling {source.name} ({reason}); about a minute, kept in {path}",
+        f"profiling {source.name} ({reason}); about a minute and a half, kept in {path}",
         markup=False,
         highlight=False,
         soft_wrap=True,
