@@ -75,7 +75,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     from transformers import AutoTokenizer
 
     if not any((directory / name).exists() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise ModelError(f"model directory {directory} has no tokenizer.json; copy the model's tokenizer files there")
+        raise ModelError(
+            f"model directory {directory} has no tokenizer.json; copy the model's tokenizer files there. "
+            "Without them it can still be profiled: superinfer profile MODEL, with or without --static"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             str(directory), use_fast=True, local_files_only=True, trust_remote_code=False

@@ -82,7 +82,10 @@ class SafetensorsWeights:
             except FileNotFoundError:
                 raise ModelError(f"{path}: not found, but {INDEX_FILE} lists it") from None
             except (OSError, SafetensorError) as error:
-                raise ModelError(f"{path}: not a safetensors file: {error}") from error
+                raise ModelError(
+                    f"{path}: truncated, or not a safetensors file: {error}; download it again. "
+                    "superinfer profile MODEL --static needs no weights"
+                ) from error
         return self._open[file]
 
 
