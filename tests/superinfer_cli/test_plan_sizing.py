@@ -78,6 +78,12 @@ def test_the_load_has_the_rates_of_the_demands_and_enough_of_the_rarest() -> Non
     assert list(planned_load(LOADS, seed=1).offsets_s) == list(load.offsets_s)
 
 
+@pytest.fixture
+def short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("superinfer.cli.plan_sizing.LEAST_SECONDS", 10.0)
+    monkeypatch.setattr("superinfer.cli.plan_sizing.REQUESTS_OF_THE_RAREST", 50)
+
+
 def run(tmp_path: Path, rate: float, *more: str, contracts: str = CONTRACTS) -> Any:
     (tmp_path / "contracts.yaml").write_text(contracts)
     (tmp_path / "t.yaml").write_text(TOPOLOGY.replace("RATE", str(rate)))
@@ -86,6 +92,7 @@ def run(tmp_path: Path, rate: float, *more: str, contracts: str = CONTRACTS) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_loads")
 def test_more_load_needs_more_devices_and_one_fewer_does_not_hold(tmp_path: Path) -> None:
     needed = []
     for rate in (5.0, 40.0):
@@ -102,6 +109,7 @@ def test_more_load_needs_more_devices_and_one_fewer_does_not_hold(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_loads")
 def test_the_answer_is_a_sentence_that_says_it_is_simulated_and_a_picture(tmp_path: Path) -> None:
     result = run(tmp_path, 5.0, "--out", str(tmp_path / "size.png"))
     assert "simulated: 1 of 4 devices hold all contracts" in result.stdout
@@ -109,6 +117,7 @@ def test_the_answer_is_a_sentence_that_says_it_is_simulated_and_a_picture(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_loads")
 def test_a_cluster_that_is_too_small_names_who_falls_short(tmp_path: Path) -> None:
     result = run(tmp_path, 400.0)
     assert isinstance(result.exception, ContractError)
