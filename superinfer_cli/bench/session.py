@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -102,7 +102,7 @@ def _config(options: BenchOptions, plan: Plan) -> dict[str, Any]:
     """config.yaml: what is needed to run this again, and what it ran on."""
     return {
         "options": {
-            **{key: str(value) if isinstance(value, Path) else value for key, value in asdict(options).items()},
+            **msgspec.to_builtins(options, enc_hook=str),  # paths have no other form
             "fault_domains": msgspec.to_builtins(plan.fault_map),
         },
         "scenario": plan.scenario.model_dump(mode="json", exclude_none=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
@@ -82,7 +82,7 @@ def run_simulated_bench(options: BenchOptions, scenario: Scenario, folder: Path)
     summary["interrupted"] = is_interrupted
     config = {
         "simulated": True,
-        "options": {key: str(value) if isinstance(value, Path) else value for key, value in asdict(options).items()},
+        "options": msgspec.to_builtins(options, enc_hook=str),  # paths have no other form
         "scenario": scenario.model_dump(mode="json", exclude_none=True),
         "rate_rps": rate,
         "capacity_rps": capacity,

@@ -85,6 +85,8 @@ def test_a_cluster_is_simulated_and_everything_that_is_written_says_so(tmp_path,
     assert "SIMULATED" in (out / "report.html").read_text()
     assert ["SIMULATED" in title for title in titles] == [True]
     config = yaml.safe_load((out / "config.yaml").read_text())
+    assert config["options"]["checkpoint"]["enabled"] is True
+    assert config["options"]["out"] == str(out)
     assert config["simulated"] is True
     assert config["target"]["data_sheet"]["source"].startswith("https://")
     assert config["target"]["efficiency"]["residual_sigma"] == config["target"]["sigma"]
