@@ -119,6 +119,8 @@ async def measure(config: EngineConfig, lengths: list[int], kills: int) -> tuple
             os.kill(pids[victim], signal.SIGKILL)
             await until_all_have(3)
             gaps_ms.append(max(one.gap_s(killed_s) for one in seen) * 1e3)
+            resumed = client.resumptions[-1] if client.resumptions else None
+            print(f"kill {kill + 1}: gap {gaps_ms[-1]:.0f} ms, {resumed}", file=sys.stderr, flush=True)
             while not any(event.state == "up" for event in client.domain_events[downs:]):
                 await asyncio.sleep(0.02)
             pids[victim] = client.domain_events[-1].worker_pid
