@@ -90,7 +90,8 @@ class PackedWeights:
 
     @staticmethod
     def _write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-        index, offset = {}, 0
+        index: dict[str, _Entry] = {}
+        offset = 0
         for name, tensor in tensors.items():
             index[name] = _Entry(offset, tensor.nbytes, str(tensor.dtype))
             offset = _whole_pages(offset + tensor.nbytes)
