@@ -15,6 +15,7 @@ import json
 import statistics
 import sys
 import time
+import zlib
 
 import psutil
 
@@ -43,7 +44,7 @@ async def saturate(engine: EngineProcess, requests: int, prompt: int, output: in
         request = Request(
             request_id=name,
             contract_id="",
-            prompt_token_ids=[(13 * i + hash(name)) % 1000 + 10 for i in range(prompt)],
+            prompt_token_ids=[(13 * i + zlib.crc32(name.encode())) % 1000 + 10 for i in range(prompt)],
             sampling=SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True),
             arrival_s=time.monotonic(),
         )
