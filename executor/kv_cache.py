@@ -50,6 +50,7 @@ def plan_device_blocks(
                 f"KV cache: --kv-cache-memory asks for {format_bytes(kv_cache_bytes)}"
                 + (f" and rotated sequences for {format_bytes(host_bytes)}" if host_blocks else "")
                 + f", but only {format_bytes(available_bytes)} of memory is available; lower --kv-cache-memory"
+                + (" or --host-kv-memory" if host_blocks else "")
             )
         budget = kv_cache_bytes
         given = f"--kv-cache-memory gives {format_bytes(budget)}"

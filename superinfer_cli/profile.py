@@ -134,7 +134,9 @@ def ensure_profile(source: ModelSource, dtype: DType, *, random_weights: bool = 
         highlight=False,
         soft_wrap=True,
     )
-    save_profile(path, _measure(source, dtype, random_weights=random_weights, log_path=_log_path(path)))
+    _write(path, lambda: None)
+    measured = _measure(source, dtype, random_weights=random_weights, log_path=_log_path(path))
+    _write(path, lambda: save_profile(path, measured))
     return path
 
 

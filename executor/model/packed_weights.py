@@ -13,8 +13,10 @@ import hashlib
 import mmap
 import os
 import tempfile
+import time
 import warnings
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import torch
@@ -25,13 +27,19 @@ LAYOUT = 1
 """To be raised whenever `panels.pack_panels` lays weights out in another way."""
 
 PAGE_BYTES = 4096
+ABANDONED_AFTER_S = 3600.0
+"""Nobody writes so long at one file."""
+
 _POPULATE_READ = 22
 """MADV_POPULATE_READ of Linux 5.14: read all pages now rather than one fault at a time."""
 
 
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _Entry(msgspec.Struct, array_like=True):
-    offset: int
-    length: int
+    offset: _Size
+    length: _Size
     dtype: str
 
 
@@ -69,6 +77,7 @@ class PackedWeights:
         new, self._new = self._new, {}
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._remove_abandoned(self._path.parent)
             self._write(self._path, new)
             for other in self._path.parent.glob(self._path.name.rpartition("--")[0] + "--*.packed"):
                 if other != self._path:
@@ -89,6 +98,14 @@ class PackedWeights:
         self._index, self._map, self._start = index, mapped, start
 
     @staticmethod
+    def _remove_abandoned(folder: Path) -> None:
+        """What a process that was killed while it wrote has left: hundreds of megabytes that nobody would miss."""
+        for partial in folder.glob("*.partial"):
+            with contextlib.suppress(OSError):
+                if time.time() - partial.stat().st_mtime > ABANDONED_AFTER_S:
+                    partial.unlink()
+
+    @staticmethod
     def _write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
         index: dict[str, _Entry] = {}
         offset = 0
@@ -105,6 +122,8 @@ class PackedWeights:
                     file.seek(start + index[name].offset)
                     file.write(memoryview(tensor.view(torch.uint8).numpy()))
                 file.truncate(start + offset)
+                file.flush()
+                os.fsync(file.fileno())  # a rename must not reach the disk before what it publishes
             os.replace(partial, path)
         except BaseException:
             Path(partial).unlink(missing_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -22,20 +24,22 @@ def curve_path(vendor: str, device: Device) -> Path:
 
 
 def load_curve(vendor: str, device: Device) -> list[BandwidthPoint]:
-    """The kept curve; empty where there is none, or none that can be read."""
+    """The kept curve; empty where there is none, or none that can be true."""
     try:
-        return msgspec.json.decode(curve_path(vendor, device).read_bytes(), type=list[BandwidthPoint])
-    except (OSError, msgspec.MsgspecError):
+        curve = msgspec.json.decode(curve_path(vendor, device).read_bytes(), type=list[BandwidthPoint])
+    except (OSError, UnicodeDecodeError, msgspec.MsgspecError):
         return []
+    return curve if all(point.mask > 0 and point.gb_per_s > 0.0 for point in curve) else []
 
 
 def save_curve(vendor: str, device: Device, curve: list[BandwidthPoint]) -> None:
-    """Keep a curve; a reader sees the old one or the whole new one."""
+    """Keep a curve; a reader sees the old one or the whole new one. Where it cannot be kept it is measured again."""
     path = curve_path(vendor, device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(msgspec.json.encode(curve))
-    partial.replace(path)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.partial")  # others may measure at the same time
+        partial.write_bytes(msgspec.json.encode(curve))
+        partial.replace(path)
 
 
 def ensure_curves(runtime: DeviceRuntime) -> dict[str, list[BandwidthPoint]]:

@@ -179,6 +179,16 @@ def test_a_profile_is_measured_on_first_use_and_found_again(tmp_path: Path, monk
     assert load_profile(path).created == first.created
 
 
+def test_a_cache_that_cannot_be_written_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SUPERINFER_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr("superinfer.cli.profile._measure", lambda *_, **__: pytest.fail("measured"))
+    with pytest.raises(UsageError, match=r"tiny--.*\.json cannot be written: Not a directory"):
+        Notes(write_config(tmp_path / "tiny", TINY)).ensure()
+
+
 @pytest.mark.parametrize("spoil", ["architecture", "file"])
 def test_a_cached_profile_that_does_not_fit_is_measured_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str

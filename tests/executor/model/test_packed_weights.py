@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -75,3 +76,25 @@ def test_where_nothing_can_be_written_nothing_is_kept_and_nothing_fails(tmp_path
     kept.add("a", torch.zeros(8))
     kept.save()
     PackedWeights(None).save()
+
+
+def test_an_index_that_points_before_its_file_is_as_good_as_nothing(model_dir: Path) -> None:
+    path = packed_weights_path(model_dir, torch.float32)
+    path.parent.mkdir(parents=True)
+    index = msgspec.msgpack.encode({"a": [-4096, 256, "torch.float32"]})
+    path.write_bytes((len(index).to_bytes(8, "little") + index).ljust(8192, b"\0"))
+    assert PackedWeights(path).get("a", 64, torch.float32) is None
+
+
+def test_what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not(model_dir: Path) -> None:
+    path = packed_weights_path(model_dir, torch.float32)
+    path.parent.mkdir(parents=True)
+    abandoned, current = path.parent / "x.partial", path.parent / "y.partial"
+    abandoned.touch()
+    current.touch()
+    os.utime(abandoned, (0, 0))
+    kept = PackedWeights(path)
+    kept.add("a", torch.zeros(64))
+    kept.save()
+    assert not abandoned.exists()
+    assert current.exists()
