@@ -2,9 +2,9 @@
 
     python tests/benchmarks/step_speed.py [--model DIR or name] [--dtype float32 bfloat16] [--repeats 5] [--json]
 
-The limit of a step is its weights (as stored in memory, the head included) and its keys and values over the read rate of
-this machine, measured in the same run. Times are the least of the repeats, in the thread's own time, so that others on
-the cores count little.
+The limit of a step is its weights (as stored in memory, the head included) and its keys and values over the read rate
+of this machine, measured in the same run. Times are the least of the repeats, in the thread's own time, so that others
+on the cores count little.
 """
 
 from __future__ import annotations
