@@ -87,6 +87,9 @@ class BlockPool:
 
     def keep(self, blocks: Sequence[int], owner: int) -> list[Key]:
         """Return blocks whose content `owner` may want again; the keys with which to claim them."""
+        if not self._names:
+            self._kept.update(dict.fromkeys(reversed(blocks), owner))
+            return [owner] * len(blocks)
         keys: list[Key] = [self._names.get(block, owner) for block in blocks]
         for block, key in zip(reversed(blocks), reversed(keys), strict=True):
             self._leave(block, key)
@@ -105,6 +108,14 @@ class BlockPool:
             self._sharers[block] = self._sharers.get(block, 0) + 1
             return True
         return False
+
+    def count_left(self, blocks: Sequence[int], keys: Sequence[Key]) -> int:
+        """How many of the blocks, from the first on, `claim` would get."""
+        kept, names = self._kept.get, self._names.get
+        for position, (block, key) in enumerate(zip(blocks, keys, strict=True)):
+            if kept(block) != key and names(block) != key:
+                return position
+        return len(blocks)
 
     def name(self, block: int, name: bytes) -> None:
         """Say what is in a held block, from now on and unchanged; ignored where another block has that name."""
@@ -163,20 +174,22 @@ class KVMemory:
 
     def left_of(self, kept: Kept) -> list[int]:
         """Those of the blocks, from the first on, that can still be claimed."""
-        left: list[int] = []
-        for block, key in zip(kept.blocks, kept.keys, strict=True):
-            if not self._pool_of(block).has(block, key):
+        left = 0
+        for pool, run in self._by_pool(kept.blocks):
+            found = pool.count_left(run, kept.keys[left : left + len(run)])
+            left += found
+            if found < len(run):
                 break
-            left.append(block)
-        return left
+        return kept.blocks[:left]
 
     def claim(self, kept: Kept) -> list[int]:
         """Hold those of the blocks, from the first on, whose content is still there."""
-        held: list[int] = []
-        for block, key in zip(kept.blocks, kept.keys, strict=True):
-            if not self._pool_of(block).claim(block, key):
-                break
-            held.append(block)
+        held = self.left_of(kept)
+        position = 0
+        for pool, run in self._by_pool(held):
+            for block, key in zip(run, kept.keys[position : position + len(run)], strict=True):
+                pool.claim(block, key)
+            position += len(run)
         return held
 
     def name(self, block: int, name: bytes) -> None:
@@ -194,10 +207,13 @@ class KVMemory:
         """Runs of blocks of one pool, in order."""
         if len(self.pools) == 1:
             return [(next(iter(self.pools.values())), blocks)]
+        if blocks and min(blocks) >> SEGMENT_BITS == max(blocks) >> SEGMENT_BITS:
+            return [(self._pool_of(blocks[0]), blocks)]
         runs: list[tuple[BlockPool, list[int]]] = []
-        for block in blocks:
-            pool = self._pool_of(block)
-            if not runs or runs[-1][0] is not pool:
-                runs.append((pool, []))
-            runs[-1][1].append(block)
+        numbers = [block >> SEGMENT_BITS for block in blocks]
+        begin = 0
+        for end in range(1, len(blocks) + 1):
+            if end == len(blocks) or numbers[end] != numbers[begin]:
+                runs.append((self.pools[numbers[begin]], blocks[begin:end]))
+                begin = end
         return runs

@@ -190,6 +190,13 @@ class DomainState:
         if self.find(name) is None:
             self.memory.name(block, name)
 
+    def count_lent(self, blocks: list[int]) -> int:
+        """How many of these blocks it can only read."""
+        if self.segment is None:
+            return 0
+        own = device_pool(self.segment)
+        return sum(block >> SEGMENT_BITS != own for block in blocks)
+
     def owns(self, block: int) -> bool:
         """Whether a block is of this domain's own device pool, and not one that it can only read."""
         return self.segment is None or block >> SEGMENT_BITS == device_pool(self.segment)

@@ -171,7 +171,7 @@ class StepMemory:
             return max(-(-(sequence.computed + 1) // self.config.block_size) - len(sequence.blocks), 0)
         lent = 0
         if sequence.kept is not None:
-            lent = sum(not self.domain.owns(block) for block in self.domain.memory.left_of(sequence.kept))
+            lent = self.domain.count_lent(self.domain.memory.left_of(sequence.kept))
         return -(-(sequence.prefill_target + 1) // self.config.block_size) - lent
 
     def _grow(self, sequence: SequenceState, tokens: int) -> list[int] | None:
@@ -193,7 +193,7 @@ class StepMemory:
             if not sequence.domain_ids:
                 sequence.cached_tokens = 0 if kept is None else kept.tokens
         blocks = [] if kept is None else domain.memory.left_of(kept)
-        lent = sum(not domain.owns(block) for block in blocks)
+        lent = domain.count_lent(blocks)
         tokens = 0 if kept is None else min(kept.tokens, len(blocks) * size)
         # Another domain's block can be read but not written to: where it is not full it is copied.
         # What an accelerator does not have in its own memory it cannot even read.
