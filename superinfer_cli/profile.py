@@ -149,6 +149,7 @@ def _measure(
     time_budget_s: float | None = None,
 ) -> ModelProfile:
     """Measure with a progress bar on stderr, and a note there if the machine was too busy to measure well."""
+    from superinfer.contracts.errors import UsageError
     from superinfer.executor.profile_model import profile_model
     from superinfer.profiler.measure import DEFAULT_BUDGET_S
 
@@ -158,14 +159,17 @@ def _measure(
         def report(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        result = profile_model(
-            source,
-            dtype,
-            random_weights=random_weights,
-            budget_s=DEFAULT_BUDGET_S if time_budget_s is None else time_budget_s,
-            progress=report,
-            log_path=log_path,
-        )
+        try:
+            result = profile_model(
+                source,
+                dtype,
+                random_weights=random_weights,
+                budget_s=DEFAULT_BUDGET_S if time_budget_s is None else time_budget_s,
+                progress=report,
+                log_path=log_path,
+            )
+        except OSError as error:
+            raise UsageError(f"{log_path} cannot be written: {error.strerror}") from None
     if result.measured.waited_share > BUSY_SHARE:
         err.print(
             f"note: other processes used the worker's core for {result.measured.waited_share:.0%} of the time; "

@@ -189,6 +189,13 @@ def test_a_cache_that_cannot_be_written_is_told_before_anything_is_measured(
         Notes(write_config(tmp_path / "tiny", TINY)).ensure()
 
 
+def test_samples_that_cannot_be_kept_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "p.partial.jsonl").mkdir()
+    directory = str(write_config(tmp_path / "tiny", TINY))
+    message = str(error_of(directory, "--random-weights", "--out", str(tmp_path / "p.json")))
+    assert message == f"{tmp_path / 'p.partial.jsonl'} cannot be written: Is a directory"
+
+
 @pytest.mark.parametrize("spoil", ["architecture", "file"])
 def test_a_cached_profile_that_does_not_fit_is_measured_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
