@@ -3,7 +3,7 @@
 For a simulator, which knows when the next request arrives. Where no request waits, none is rotated, blocks are plenty
 and the policy would decode all it has, steps differ only in how far each sequence has come: a compiled loop takes them
 one after the other (`superinfer.scheduler.policies.stretch_kernel`). The result is that of as many calls of `plan` and
-`observe`, but for one thing: where several domains correct one latency model, they do so in another order.
+`observe`.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def take_stretch(
     spare = min(each.device_blocks.free - SPARE_BLOCKS * each.device_blocks.total for each in scheduler.domains_up)
     if spare < 0 or not are_decoding(scheduler.table.counts, rows):
         return None
+    scheduler.speeds.speak_for(domain_id)
     step = _step(scheduler, now)
     model, result = scheduler.model, np.empty(3, np.float64)
     step.figures[at.UPPER_RATIO] = model.upper
@@ -96,6 +97,7 @@ def take_stretch(
     if isinstance(policy, SlackPolicy):
         policy.decoded_all(domain_id)
     model.correction, model.upper = float(step.figures[at.CORRECTION]), float(step.figures[at.UPPER_RATIO])
+    scheduler.speeds.keep(domain_id)
     sequences = domain.running.sequences
     tokens = [0] * steps
     for sequence in sequences:

@@ -25,6 +25,7 @@ from superinfer.scheduler.contract_book import ContractBook
 from superinfer.scheduler.domain import Batch, DomainState, InFlightStep
 from superinfer.scheduler.fault_map import DomainAssignment
 from superinfer.scheduler.kernels import land
+from superinfer.scheduler.learned_speed import LearnedSpeeds
 from superinfer.scheduler.outputs import FinishOutput, Output, Refusal
 from superinfer.scheduler.policies.base import Policy
 from superinfer.scheduler.policies.registry import make_policy
@@ -56,6 +57,7 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.model = latency_model
+        self.speeds = LearnedSpeeds(latency_model)
         self.policy = policy or make_policy(latency_model, config)
         self.table = SequenceTable()
         self.queues = WaitingQueues(self.policy.waiting_key, config.block_size)
@@ -105,6 +107,7 @@ class Scheduler:
         `request.contract_id` is then that.
         """
         request.contract_id = request.contract_id or BEST_EFFORT_ID
+        self.speeds.speak_for_all()
         contract = self._contracts.by_id.get(request.contract_id)
         if refusal := self._refusal(request, contract):
             return refusal
@@ -169,6 +172,7 @@ class Scheduler:
         domain = self.domains[domain_id]
         if not domain.is_up:
             return None
+        self.speeds.speak_for(domain_id)
         gate = self.bandwidth if self.bandwidth.is_used else None
         builder = StepBuilder(domain, self.ground, now, domains_up=len(self.domains_up), gate=gate)
         if self.assignment.has_map:
@@ -230,6 +234,7 @@ class Scheduler:
         step = domain.in_flight.pop(result.step_id, None)
         if step is None:
             return []
+        self.speeds.speak_for(result.domain_id)
         if step.lent:
             domain.memory.give_back(step.lent)
         if step.batch.sequence_ids:
@@ -241,7 +246,7 @@ class Scheduler:
                 if sequence.domain is domain:
                     share(sequence, domain, end, self.config.block_size)
         if step.shape.tokens and not step.paced:
-            self.model.observe(step.shape, result.duration_s)
+            self.speeds.learn(result.domain_id, step.shape, result.duration_s)
         taken = commit_tokens(self.table, self._by_sequence, step.batch, result, now)
         if not taken.token_ids:
             return []

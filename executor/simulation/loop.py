@@ -205,7 +205,7 @@ class _Loop:
         elif isinstance(event, _StretchEnd):
             stretch = event.stretch
             self._idle[stretch.domain_id] = None
-            self.scheduler.model.observe(stretch.last_shape, stretch.last_duration_s)
+            self.scheduler.speeds.learn(stretch.domain_id, stretch.last_shape, stretch.last_duration_s)
             self._note(self.scheduler.completed(stretch.sequences, self.now))
         elif isinstance(event, _Death):
             self._die(event.fault)

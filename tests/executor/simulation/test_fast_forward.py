@@ -92,8 +92,8 @@ def test_one_domain_ends_every_request_at_the_same_time(
 
 
 @settings(max_examples=10, deadline=None)
-@given(offers=OFFERS, policy=st.sampled_from(["fcfs", "edf"]))
-def test_so_do_several_domains_under_policies_that_ask_no_model(offers: list[Offer], policy: str) -> None:
+@given(offers=OFFERS, policy=st.sampled_from(["slack", "fcfs", "edf"]))
+def test_so_do_several_domains_each_of_which_learns_its_own_speed(offers: list[Offer], policy: str) -> None:
     fast, slow = (run(offers, policy, fast_forward=each, domains=3) for each in (True, False))
     assert_equal(fast, slow)
 
