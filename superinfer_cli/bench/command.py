@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from superinfer.cli.console import err, out
+from superinfer.cli.kv_options import (
+    DecayProfilePath,
+    HostKVMemory,
+    KeepKV,
+    PrefixCache,
+    SaveIntervalMs,
+    SaveStrategy,
+)
 
 if TYPE_CHECKING:
     from superinfer.cli.bench.session import BenchResult
@@ -67,33 +75,12 @@ def bench(
     kv_cache_memory: Annotated[
         str | None, typer.Option(help="KV cache of each domain, for example 512MiB. Default: from free memory.")
     ] = None,
-    host_kv_memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Memory of each domain for the KV of requests that give way, like 1GiB; without it, recomputed.",
-            show_default="none",
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        bool, typer.Option(help="Keep KV in memory that outlives a worker, so that its death loses no computed token.")
-    ] = True,
-    save_interval_ms: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Copy what changed to host memory this often: for worker memory that is lost with its worker.",
-            show_default="KV itself outlives the worker",
-        ),
-    ] = None,
-    save_strategy: Annotated[
-        Literal["incremental", "full"], typer.Option(help="With --save-interval-ms: blocks that changed, or all.")
-    ] = "incremental",
-    prefix_cache: Annotated[
-        bool, typer.Option(help="Prompts that begin alike share the KV of what they have in common.")
-    ] = False,
-    decay_profile: Annotated[
-        Path | None, typer.Option(help="slack_decay_profile.yaml from `superinfer tune`.", show_default="built in")
-    ] = None,
+    host_kv_memory: HostKVMemory = None,
+    checkpoint: KeepKV = True,
+    save_interval_ms: SaveIntervalMs = None,
+    save_strategy: SaveStrategy = "incremental",
+    prefix_cache: PrefixCache = False,
+    decay_profile: DecayProfilePath = None,
     out_dir: Annotated[
         Path | None, typer.Option("--out", help="Run folder. Default: runs/<scenario>-<date>-<time>.")
     ] = None,

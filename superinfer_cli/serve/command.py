@@ -13,6 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from superinfer.cli.kv_options import (
+    DecayProfilePath,
+    HostKVMemory,
+    KeepKV,
+    PrefixCache,
+    SaveIntervalMs,
+    SaveStrategy,
+)
+
 if TYPE_CHECKING:
     from superinfer.cli.serve.api_keys import KeyHolder
     from superinfer.cli.serve.contract_book import ContractBook
@@ -81,39 +90,18 @@ def serve(
         str | None,
         typer.Option(help="KV cache of each domain, like 2GiB.", show_default="a share of the free memory"),
     ] = None,
-    host_kv_memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Memory of each domain for the KV of requests that give way, like 1GiB; without it, recomputed.",
-            show_default="none",
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        bool, typer.Option(help="Keep KV in memory that outlives a worker, so that its death loses no computed token.")
-    ] = True,
-    save_interval_ms: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Copy what changed to host memory this often: for worker memory that is lost with its worker.",
-            show_default="KV itself outlives the worker",
-        ),
-    ] = None,
-    save_strategy: Annotated[
-        Literal["incremental", "full"], typer.Option(help="With --save-interval-ms: blocks that changed, or all.")
-    ] = "incremental",
-    prefix_cache: Annotated[
-        bool, typer.Option(help="Prompts that begin alike share the KV of what they have in common.")
-    ] = True,
+    host_kv_memory: HostKVMemory = None,
+    checkpoint: KeepKV = True,
+    save_interval_ms: SaveIntervalMs = None,
+    save_strategy: SaveStrategy = "incremental",
+    prefix_cache: PrefixCache = True,
     max_model_len: Annotated[
         int | None,
         typer.Option(
             min=1, help="Longest prompt and answer together, in tokens.", show_default="the model's, up to 8192"
         ),
     ] = None,
-    decay_profile: Annotated[
-        Path | None, typer.Option(help="slack_decay_profile.yaml from `superinfer tune`.", show_default="built in")
-    ] = None,
+    decay_profile: DecayProfilePath = None,
     api_key: Annotated[
         list[str] | None,
         typer.Option(

@@ -15,14 +15,7 @@ from superinfer.profiler.architecture import (
     load_architecture,
 )
 
-TINY: dict[str, Any] = {
-    "vocab_size": 512,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 128,
-}
+from .small_config import SMALL_LLAMA
 
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,
@@ -71,7 +64,7 @@ OWN_CODE = ("phi3small",)
 def test_parameters_equal_those_of_the_transformers_model(model_type: str, extra: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    config = {**TINY, "model_type": model_type, **extra}
+    config = {**SMALL_LLAMA, "model_type": model_type, **extra}
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config))
     expected = sum(parameter.numel() for parameter in model.parameters())
@@ -88,7 +81,7 @@ LATENT_FAMILIES = ("deepseek_v2", "deepseek_v3")
 @pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in LATENT_FAMILIES])
 def test_fields_left_out_take_the_defaults_of_the_family(model_type: str) -> None:
     transformers = pytest.importorskip("transformers")
-    config = {**TINY, "num_attention_heads": 32, "hidden_size": 1024, "model_type": model_type}
+    config = {**SMALL_LLAMA, "num_attention_heads": 32, "hidden_size": 1024, "model_type": model_type}
     del config["num_key_value_heads"]
     reference = transformers.AutoConfig.for_model(**config)
     architecture = architecture_from_config(config)
@@ -101,7 +94,7 @@ def test_fields_left_out_take_the_defaults_of_the_family(model_type: str) -> Non
 
 def test_an_unknown_model_type_is_refused_with_the_supported_ones() -> None:
     with pytest.raises(ModelError) as caught:
-        architecture_from_config({**TINY, "model_type": "gpt2"}, source="some/config.json")
+        architecture_from_config({**SMALL_LLAMA, "model_type": "gpt2"}, source="some/config.json")
     message = str(caught.value)
     assert "some/config.json" in message
     assert "gpt2" in message
@@ -124,11 +117,11 @@ def test_an_unknown_model_type_is_refused_with_the_supported_ones() -> None:
 )
 def test_a_missing_or_wrong_field_is_named(key: str, value: Any) -> None:
     with pytest.raises(ModelError, match=key):
-        architecture_from_config({**TINY, "model_type": "mixtral", key: value})
+        architecture_from_config({**SMALL_LLAMA, "model_type": "mixtral", key: value})
 
 
 def test_a_window_counts_only_where_the_model_uses_it() -> None:
-    config = {**TINY, "sliding_window": 100}
+    config = {**SMALL_LLAMA, "sliding_window": 100}
     assert architecture_from_config({**config, "model_type": "mistral"}).visible_keys(5000) == 100
     assert architecture_from_config({**config, "model_type": "qwen2"}).visible_keys(5000) == 5000
     uses = {**config, "model_type": "qwen2", "use_sliding_window": True}
@@ -139,7 +132,7 @@ def test_a_window_counts_only_where_the_model_uses_it() -> None:
 
 
 def test_a_directory_and_its_config_file_load_alike(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": "llama"}))
+    (tmp_path / "config.json").write_text(json.dumps({**SMALL_LLAMA, "model_type": "llama"}))
     assert load_architecture(tmp_path) == load_architecture(tmp_path / "config.json")
 
 

@@ -17,6 +17,8 @@ from superinfer.profiler.static import step_flops, step_read_bytes
 from superinfer.profiler.sweep_log import MAX_AGE_S, SweepLog, SweepSubject
 from superinfer.profiler.sweep_points import ALL_POINTS, SweepLimits, SweepPoint, sweep_points
 
+from .small_config import SMALL_LLAMA
+
 ROOMY = SweepLimits(max_step_tokens=256, max_model_len=2048, kv_blocks=4000, block_size=16)
 DEVICE = LatencyModel(
     launch_s=0.06,
@@ -28,17 +30,7 @@ DEVICE = LatencyModel(
     row_s=0.001,
 )
 
-ARCHITECTURE = architecture_from_config(
-    {
-        "model_type": "llama",
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 128,
-    }
-)
+ARCHITECTURE = architecture_from_config(SMALL_LLAMA)
 SUBJECT = SweepSubject(model="tiny", architecture=ARCHITECTURE, dtype="float32", device="Some CPU", threads=1)
 
 

@@ -20,6 +20,8 @@ from superinfer.profiler.static import (
     step_read_bytes,
 )
 
+from .small_config import SMALL_LLAMA
+
 LLAMA_3_8B: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 128256,
@@ -75,17 +77,7 @@ def test_known_models_give_their_known_figures(
 
 
 def tiny(model_type: str = "llama", **extra: Any) -> ModelArchitecture:
-    config = {
-        "model_type": model_type,
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 128,
-        **extra,
-    }
-    return architecture_from_config(config)
+    return architecture_from_config({**SMALL_LLAMA, "model_type": model_type, **extra})
 
 
 def test_prefill_flops_equal_those_torch_counts_on_the_meta_device() -> None:

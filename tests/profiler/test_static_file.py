@@ -14,15 +14,7 @@ from superinfer.profiler.architecture import load_architecture, stored_dtype
 from superinfer.profiler.safetensors_files import stored_weights
 from superinfer.profiler.static_file import read_static_file
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 512,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 128,
-}
+from .small_config import SMALL_LLAMA
 
 
 def write_model(folder: Path, config: dict[str, Any], *, tokenizer: bool = True) -> Path:
@@ -46,14 +38,14 @@ def truncate(file: Path, size: int) -> None:
 
 
 def test_headers_tell_parameters_and_bytes(tmp_path: Path) -> None:
-    weights = stored_weights(write_model(tmp_path, LLAMA))
+    weights = stored_weights(write_model(tmp_path, SMALL_LLAMA))
     assert weights is not None
     assert (weights.parameters, weights.tensor_bytes, weights.damage) == (225, 500, None)
     assert stored_weights(tmp_path / "..") is None
 
 
 def test_truncated_weights_leave_the_figures_of_the_config(tmp_path: Path) -> None:
-    file = write_model(tmp_path, LLAMA) / "model.safetensors"
+    file = write_model(tmp_path, SMALL_LLAMA) / "model.safetensors"
     whole = file.stat().st_size
     truncate(file, whole - 1)
     profile = read_static_file(tmp_path)
@@ -65,7 +57,7 @@ def test_truncated_weights_leave_the_figures_of_the_config(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("size", [0, 4, 8, 60])
 def test_weights_that_end_within_their_header_leave_them_too(tmp_path: Path, size: int) -> None:
-    truncate(write_model(tmp_path, LLAMA) / "model.safetensors", size)
+    truncate(write_model(tmp_path, SMALL_LLAMA) / "model.safetensors", size)
     [note] = read_static_file(tmp_path).notes
     assert "is truncated or no safetensors file" in note
     with pytest.raises(ModelError, match="--static"):
@@ -89,7 +81,7 @@ def test_a_header_that_describes_no_tensors_is_one_error_that_names_the_file(tmp
 
 
 def test_a_missing_tokenizer_is_noted(tmp_path: Path) -> None:
-    [note] = read_static_file(write_model(tmp_path, LLAMA, tokenizer=False)).notes
+    [note] = read_static_file(write_model(tmp_path, SMALL_LLAMA, tokenizer=False)).notes
     assert "no tokenizer" in note
     assert "can be profiled" in note
 
@@ -109,10 +101,13 @@ def test_an_engine_of_tensorrt_llm_is_read_like_the_model_that_it_was_built_from
         "dtype": "float16",
         "head_size": 16,
         "quantization": {"quant_algo": "FP8"},
-        **{key: value for key, value in LLAMA.items() if key != "model_type"},
+        **{key: value for key, value in SMALL_LLAMA.items() if key != "model_type"},
     }
     (tmp_path / "config.json").write_text(json.dumps({"version": "1", "pretrained_config": own, "build_config": {}}))
-    assert load_architecture(tmp_path).parameters == load_architecture(write_model(tmp_path / "hf", LLAMA)).parameters
+    assert (
+        load_architecture(tmp_path).parameters
+        == load_architecture(write_model(tmp_path / "hf", SMALL_LLAMA)).parameters
+    )
     assert stored_dtype(tmp_path) == "float8"
     (tmp_path / "config.json").write_text(json.dumps({**own, "architecture": "GPTForCausalLM"}))
     with pytest.raises(ModelError, match="'GPTForCausalLM' is not supported"):
