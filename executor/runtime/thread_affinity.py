@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from superinfer.contracts.errors import ResourceError, UsageError
+from superinfer.contracts.errors import UsageError
 from superinfer.executor.runtime.errors import PrivilegeError
 
 MESSAGE_THREADS = ("ZMQbg",)
@@ -42,14 +42,3 @@ def pin_threads(pid: int, cores: list[int]) -> None:
         except OSError as error:
             usable = sorted(os.sched_getaffinity(0))
             raise UsageError(f"cores {cores}: {error.strerror}; this process may use {usable}") from error
-
-
-def cores_of(pid: int) -> set[int]:
-    """All cores that any computing thread of `pid` may run on. Raises ResourceError where it has ended."""
-    cores: set[int] = set()
-    for thread in thread_ids(pid):
-        with contextlib.suppress(ProcessLookupError):
-            cores |= os.sched_getaffinity(thread)
-    if not cores:
-        raise ResourceError(f"process {pid} has ended")
-    return cores
