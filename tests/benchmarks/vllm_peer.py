@@ -14,9 +14,10 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM logs to stdout
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    directory, dtype, context, threads = sys.argv[1:5]
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-int(threads) :])  # or it takes threads for all of them
     from vllm import LLM, SamplingParams
 
-    directory, dtype, context = sys.argv[1:4]
     llm = LLM(
         model=directory,
         dtype=dtype,
