@@ -119,6 +119,7 @@ def ensure_profile(source: ModelSource, dtype: DType, *, random_weights: bool = 
     from superinfer.profiler.device import device_name
     from superinfer.profiler.store import load_profile, profile_path, save_profile
 
+    source.check_weights(random_weights=random_weights)
     path = profile_path(source.name, device_name(), resolve_dtype(dtype), THREADS)
     reason = "first use of this model here"
     if path.exists():
@@ -200,6 +201,7 @@ def _profile_measured(
     from superinfer.profiler.store import profile_path, save_profile
 
     source = _resolve(model)
+    source.check_weights(random_weights=random_weights)
     if not random_weights:
         _check_weights(source)
     resolved = resolve_dtype(dtype)

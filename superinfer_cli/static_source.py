@@ -22,7 +22,7 @@ def find_static(
     from superinfer.profiler.triton_model import CONFIG_NAME, triton_reference
 
     path = Path(model).expanduser()
-    if path.name != CONFIG_NAME and not (path / CONFIG_NAME).exists():
+    if path.suffix != Path(CONFIG_NAME).suffix and not (path / CONFIG_NAME).exists():
         return _find_model(model, dtype, prefill_tokens, decode_context)
     # What an entry names may be its own folder, whose config.json then counts, not its config.pbtxt again.
     served = _find_model(triton_reference(path), dtype, prefill_tokens, decode_context)

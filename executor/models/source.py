@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from superinfer.contracts.errors import ModelError
+
 Progress = Callable[[str, int, int], None]
 """Called as (stage, done, total) while a model is fetched; `total` is at least 1."""
 
@@ -17,6 +19,14 @@ class ModelSource:
     name: str
     directory: Path
     has_weights: bool
+
+    def check_weights(self, *, random_weights: bool) -> None:
+        """ModelError where there are no weights and `random_weights` may not stand in for them."""
+        if not (self.has_weights or random_weights):
+            raise ModelError(
+                f"model {self.name}: {self.directory} has no *.safetensors; --random-weights takes random weights of "
+                "its shapes"
+            )
 
 
 def no_progress(stage: str, done: int, total: int) -> None:

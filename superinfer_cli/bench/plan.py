@@ -77,8 +77,6 @@ def make_plan(options: BenchOptions, scenario: Scenario) -> Plan:
     """Find the model, its profile (measured on first use), the bounds, the rate, and every request."""
     fault_map = requested_fault_map(options, scenario, [str(number) for number in range(scenario.domains)])
     source = resolve_model(options.model or DEFAULT_MODEL, progress=_download_note())
-    if not (source.has_weights or options.random_weights):
-        raise ModelError(f"model {source.name}: has no weights; --random-weights benches its shapes")
     profile_path = ensure_profile(source, options.dtype, random_weights=options.random_weights, console=err)
     profile = load_profile(profile_path)
     model = profile.latency_model

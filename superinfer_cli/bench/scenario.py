@@ -159,7 +159,7 @@ class Scenario(_Strict):
     description: str = ""
     classes: list[RequestClass] = Field(min_length=1)
     arrival: Arrival = Arrival()
-    load: float | None = Field(default=None, gt=0)
+    load: float | None = Field(default=None, gt=0, le=100)
     rate_rps: float | None = Field(default=None, gt=0)
     requests: int = Field(ge=1)
     domains: int = Field(default=1, ge=1)

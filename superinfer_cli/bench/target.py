@@ -107,8 +107,6 @@ def local_target(
     from superinfer.profiler.store import load_profile
 
     source = resolve_model(model)
-    if not (source.has_weights or random_weights):
-        raise ModelError(f"model {source.name}: has no weights; --random-weights benches its shapes")
     path = ensure_profile(source, dtype, random_weights=random_weights, console=err)
     profile = load_profile(path)
     limits = SchedulerConfig()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from superinfer.cli.main import app
-from superinfer.contracts.errors import SuperInferError
+from superinfer.cli.profile import ensure_profile
+from superinfer.contracts.errors import ModelError, SuperInferError
+from superinfer.executor.models.catalog import resolve_model
 from superinfer.profiler.known_architectures import known_models
 
 
@@ -97,7 +100,8 @@ def test_a_triton_entry_is_profiled_by_the_model_that_it_serves(tmp_path: Path) 
     version.mkdir(parents=True)
     (tmp_path / "chat" / "config.pbtxt").write_text('backend: "vllm"')
     (version / "model.json").write_text('{"model": "llama-3-8b"}')
-    for target in ("chat", "chat/config.pbtxt"):
+    shutil.copy(tmp_path / "chat" / "config.pbtxt", tmp_path / "chat" / "blue.pbtxt")
+    for target in ("chat", "chat/config.pbtxt", "chat/blue.pbtxt"):
         data = json.loads(run(str(tmp_path / target), "--static", "--json").stdout)
         assert data["model"] == "chat"
         assert data["static"]["memory"]["kv_bytes_per_token"] == 131_072
@@ -137,6 +141,18 @@ def test_what_would_be_ignored_is_refused(tmp_path: Path) -> None:
         "--compare", "llama-3-8b", "llama-3-70b", "--out", str(tmp_path / "x.json")
     )
     assert "--tensor-parallel 2: is how many" in error_of("llama-3-8b", "--static", "--tensor-parallel", "2")
+
+
+def test_a_model_without_weights_is_refused_before_anything_is_announced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(known_models()["qwen2-0.5b"].config))
+    with pytest.raises(ModelError) as refused:  # as serve, bench and tune call it
+        ensure_profile(resolve_model(str(tmp_path)), "auto")
+    for message in (error_of(str(tmp_path)), str(refused.value)):
+        assert "no *.safetensors" in message
+        assert "--random-weights" in message
+    assert capsys.readouterr().err == ""
 
 
 def test_a_library_model_that_cannot_be_measured_says_what_can_be_had_without_weights() -> None:
