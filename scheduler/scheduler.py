@@ -17,16 +17,18 @@ from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.accounts import Accounts
 from superinfer.scheduler.admission import AdmissionControl
 from superinfer.scheduler.bandwidth import BandwidthGate, is_unreserved
-from superinfer.scheduler.blocks import BlockPool, Kept, KVMemory, device_pool, host_pool
+from superinfer.scheduler.blocks import KVMemory
 from superinfer.scheduler.columns import SequenceTable
 from superinfer.scheduler.commit import commit_tokens
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.contract_book import ContractBook
-from superinfer.scheduler.domain import Batch, DomainState, InFlightStep
+from superinfer.scheduler.domain import DomainState
+from superinfer.scheduler.failover import state_of_ready, vacate
 from superinfer.scheduler.fault_map import DomainAssignment
 from superinfer.scheduler.kernels import land
 from superinfer.scheduler.learned_speed import LearnedSpeeds
 from superinfer.scheduler.outputs import FinishOutput, Output, Refusal
+from superinfer.scheduler.planned_step import send_off
 from superinfer.scheduler.policies.base import Policy
 from superinfer.scheduler.policies.registry import make_policy
 from superinfer.scheduler.prefix_cache import extend_names, find_prefix, share
@@ -39,8 +41,6 @@ from superinfer.scheduler.step_builder import StepBuilder
 from superinfer.scheduler.step_memory import Ground
 from superinfer.scheduler.steps import FinishReason, StepPlan, StepResult
 from superinfer.scheduler.suspects import Suspects
-
-MAX_DOMAIN_DEATHS = 3
 
 
 class Scheduler:
@@ -187,44 +187,8 @@ class Scheduler:
         moves = builder.rotate_out_list or builder.rotate_in_list or builder.saves
         if not (builder.steps or domain.finished or moves):
             return None
-        batch, rows = domain.batch, builder.decode_rows
-        if batch is None or not batch.is_of(self.table, rows):
-            batch = domain.batch = Batch.of(self.table, rows)
         paced_s = 0.0 if gate is None else self._paced_s(builder, gate)
-        plan = StepPlan(
-            domain_id=domain_id,
-            step_id=domain.next_step_id,
-            finished=domain.finished,
-            rotate_out=builder.rotate_out_list,
-            rotate_in=builder.rotate_in_list,
-            copies=builder.copies,
-            saves=builder.saves,
-            new_sequences=builder.new_sequences,
-            decodes=batch.sequence_ids,
-            decode_blocks=builder.decode_blocks,
-            sequences=builder.chunks,
-            predicted_s=max(builder.step_s, paced_s),
-            paced_s=paced_s,
-        )
-        domain.finished = []
-        domain.next_step_id += 1
-        starts = [chunk.start for chunk in builder.chunks]
-        ends = [chunk.start + chunk.count for chunk in builder.chunks]
-        rotated_out = [rotation.sequence_id for rotation in builder.rotate_out_list]
-        rotated_in = [rotation.sequence_id for rotation in builder.rotate_in_list]
-        domain.in_flight[plan.step_id] = InFlightStep(
-            plan.step_id,
-            builder.shape,
-            batch,
-            builder.prefills,
-            starts,
-            ends,
-            rotated_out,
-            rotated_in,
-            builder.lent,
-            builder.saved_before,
-            paced=paced_s > 0.0,
-        )
+        plan = send_off(builder, paced_s)
         self._steps += 1
         return plan
 
@@ -299,44 +263,19 @@ class Scheduler:
         domain.is_up = False
         self._update_assignment()
         self.bandwidth.domain_failed(domain_id, now)
-        members = [*domain.running.values(), *domain.rotated.values()]
-        suspects, computed = domain.in_step(), domain.surely_computed()
-        outliving = computed if domain.device_outlives else domain.surely_saved()
-        for step in domain.in_flight.values():
-            domain.memory.give_back(step.lent)
-        domain.running.clear()
-        domain.rotated.clear()
-        domain.in_flight.clear()
-        domain.finished = []
         moved = 0
         ended: list[Output] = []
-        suspected = [sequence for sequence in members if sequence.sequence_id in suspects]
-        for sequence in suspected:
-            self._suspects.add(sequence, computed.get(sequence.sequence_id, 0), isolates=isolates)
-        is_told_apart = sum(sequence.domain_deaths > 1 for sequence in suspected) == 1
-        for sequence in members:
-            kept = self._kept(domain, sequence, outliving.get(sequence.sequence_id, 0))
-            sequence.blocks, sequence.host_blocks = [], []
-            if sequence.domain_deaths >= (2 if is_told_apart else MAX_DOMAIN_DEATHS):
+        for each in vacate(domain, self._suspects, self.config.block_size, isolates=isolates):
+            sequence = each.sequence
+            if each.is_poison:
                 error = f"the worker died {sequence.domain_deaths} times while it ran this request"
                 ended.append(self._finish(sequence, now, "error", error))
                 continue
-            sequence.restart(kept)
+            sequence.restart(each.kept)
             sequence.enter_stage("migration", now)
             self.queues.push(sequence)
             moved += 1
         return moved, ended
-
-    def _kept(self, domain: DomainState, sequence: SequenceState, tokens: int) -> Kept | None:
-        """Give a dead domain's blocks back, those with the KV of the first `tokens` tokens so that it is kept."""
-        if domain.segment is None:
-            return None
-        blocks, other = sequence.blocks, sequence.host_blocks
-        if not blocks or not domain.device_outlives:
-            blocks, other = other, blocks
-        used = -(-tokens // self.config.block_size)
-        domain.memory.give_back([*blocks[used:], *other])
-        return domain.memory.keep(blocks[:used], tokens, sequence.sequence_id) if tokens else None
 
     def _look_up(self, sequence: SequenceState) -> None:
         """How much of a new request's prompt is in memory now: what is expected of its prefill."""
@@ -347,19 +286,7 @@ class Scheduler:
     def domain_ready(self, domain: DomainSpec, now: float) -> None:
         """A domain is up, or up again: with an empty cache unless its memory has outlived it."""
         previous = self.domains.get(domain.domain_id)
-        memory = KVMemory() if domain.segment is None else self._memory
-        if not domain.device_outlives:
-            memory.forget(device_pool(domain.segment or 0))
-        device = memory.pool(device_pool(domain.segment or 0), domain.kv_blocks)
-        if domain.segment is None:
-            host = BlockPool(self.config.host_blocks)
-        else:
-            host = memory.pool(host_pool(domain.segment), self.config.host_blocks)
-        state = DomainState(domain.domain_id, memory, device, host, domain.segment, domain.device_outlives)
-        if previous is not None:
-            # Step ids never repeat, so that a late result of the dead worker cannot pass for one of its successor.
-            state.next_step_id = previous.next_step_id
-        self.domains[domain.domain_id] = state
+        self.domains[domain.domain_id] = state_of_ready(domain, self._memory, self.config.host_blocks, previous)
         self.bandwidth.domain_ready(domain, now)
         self._update_assignment()
 

@@ -1,0 +1,50 @@
+"""A composed step as the worker gets it, and as the scheduler remembers it until it is observed."""
+
+from __future__ import annotations
+
+from superinfer.scheduler.domain import Batch, DomainState, InFlightStep
+from superinfer.scheduler.step_builder import StepBuilder
+from superinfer.scheduler.steps import StepPlan
+
+
+def send_off(builder: StepBuilder, paced_s: float) -> StepPlan:
+    """The plan of a complete step, which is in flight on its domain from now on; it takes at least `paced_s`."""
+    domain = builder.domain
+    batch = domain.batch = _batch(domain, builder)
+    plan = StepPlan(
+        domain_id=domain.domain_id,
+        step_id=domain.next_step_id,
+        finished=domain.finished,
+        rotate_out=builder.rotate_out_list,
+        rotate_in=builder.rotate_in_list,
+        copies=builder.copies,
+        saves=builder.saves,
+        new_sequences=builder.new_sequences,
+        decodes=batch.sequence_ids,
+        decode_blocks=builder.decode_blocks,
+        sequences=builder.chunks,
+        predicted_s=max(builder.step_s, paced_s),
+        paced_s=paced_s,
+    )
+    domain.finished = []
+    domain.next_step_id += 1
+    domain.in_flight[plan.step_id] = InFlightStep(
+        plan.step_id,
+        builder.shape,
+        batch,
+        builder.prefills,
+        starts=[chunk.start for chunk in builder.chunks],
+        ends=[chunk.start + chunk.count for chunk in builder.chunks],
+        rotated_out=[rotation.sequence_id for rotation in builder.rotate_out_list],
+        rotated_in=[rotation.sequence_id for rotation in builder.rotate_in_list],
+        lent=builder.lent,
+        saved_before=builder.saved_before,
+        paced=paced_s > 0.0,
+    )
+    return plan
+
+
+def _batch(domain: DomainState, builder: StepBuilder) -> Batch:
+    """The last step's batch where the same sequences decode."""
+    batch, rows = domain.batch, builder.decode_rows
+    return batch if batch is not None and batch.is_of(builder.table, rows) else Batch.of(builder.table, rows)
