@@ -7,10 +7,60 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Protocol
 
 from superinfer.executor.lifeline import write_settings
+
+
+class Child(Protocol):
+    """A child process of this one, however it came to be."""
+
+    pid: int
+    """0 as long as it is not known."""
+
+    @property
+    def sentinel(self) -> int:
+        """A file descriptor to poll: readable when `is_alive` has news. Another one may be the right one then."""
+        ...
+
+    def is_alive(self) -> bool:
+        """True until the process has ended."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the process; True if it ended in time."""
+        ...
+
+    def describe_end(self) -> str:
+        """How the process ended, for a person: "was killed by SIGKILL", "exited with code 1"."""
+        ...
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the process ended by SIGKILL: by somebody else's doing, as far as one can tell."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL; `close` has still to be called."""
+        ...
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the process: by its lifeline, after `timeout_s` by SIGKILL; then release the sentinel."""
+        ...
+
+
+def describe_exit(code: int | None) -> str:
+    """An exit code as `subprocess` gives it, negative for a signal, for a person; None is that of a running process."""
+    if code is None:
+        return "is running"
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
 
 
 class ChildProcess:
@@ -18,16 +68,24 @@ class ChildProcess:
 
     The child has a session of its own, so that Ctrl-C in a terminal reaches the parent alone, which then
     ends it in order. Its standard output goes to standard error: the parent's standard output is data. It inherits
-    the file descriptors `files`, under the same numbers.
+    the file descriptors `files`, under the same numbers, and `environment` beside this process's own.
     """
 
-    def __init__(self, module: str, arguments: list[str], settings: bytes, files: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        module: str,
+        arguments: list[str],
+        settings: bytes,
+        files: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=2,
             start_new_session=True,
             pass_fds=files,
+            env=None if environment is None else {**os.environ, **environment},
         )
         self.pid: int = self._process.pid
         self.sentinel: int = os.pidfd_open(self.pid)
@@ -50,15 +108,7 @@ class ChildProcess:
 
     def describe_end(self) -> str:
         """How the process ended, for a person: "was killed by SIGKILL", "exited with code 1"."""
-        code = self._process.poll()
-        if code is None:
-            return "is running"
-        if code >= 0:
-            return f"exited with code {code}"
-        try:
-            return f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was killed by signal {-code}"
+        return describe_exit(self._process.poll())
 
     @property
     def was_killed(self) -> bool:

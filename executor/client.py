@@ -26,6 +26,8 @@ from superinfer.executor.messages import (
     Finished,
     GetStats,
     Hello,
+    Ping,
+    Pong,
     RegisterContract,
     Rejected,
     Resumed,
@@ -41,7 +43,10 @@ from superinfer.scheduler.steps import FinishReason
 
 RequestEvent = FellBack | Tokens | Finished | Rejected
 ENGINE_ENDED = "engine process ended unexpectedly"
+SILENCE_S = 30.0
+"""An engine that says nothing for so long is stopped or hangs: its loop goes round many times a second."""
 
+_BEAT_S = 1.0
 _ALIVE_CHECK_S = 0.2
 _LINGER_MS = 200
 
@@ -56,10 +61,13 @@ class EngineClient:
     """One connection to an engine, for one event loop. Any number of requests may be open at once.
 
     The end of the engine process is noticed by its connection closing; `engine_alive` serves for the time
-    before there is a connection.
+    before there is a connection. An engine that lives and says nothing for `silence_s`, although it is asked, fails
+    what is open; from its next word on it is as before.
     """
 
-    def __init__(self, endpoint: str, *, engine_alive: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self, endpoint: str, *, engine_alive: Callable[[], bool] | None = None, silence_s: float = SILENCE_S
+    ) -> None:
         self.domain_events: list[DomainEvent] = []
         self.resumptions: list[Resumed] = []
         self._endpoint = endpoint
@@ -77,6 +85,9 @@ class EngineClient:
         self._ready: asyncio.Future[EngineReady] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: EngineError | None = None
+        self._silence_s = silence_s
+        self._silence: EngineError | None = None
+        self._heard = self._asked = False
 
     async def connect(self, timeout_s: float = 600.0) -> EngineReady:
         """Connect and wait until the engine is ready; raises what stopped it, or EngineError in the end."""
@@ -99,7 +110,9 @@ class EngineClient:
                 self._fail(EngineError(ENGINE_ENDED))
             elif time.monotonic() >= deadline_s:
                 self._fail(EngineError(f"no engine answered at {self._endpoint} within {timeout_s:g} s"))
-        return self._ready.result()
+        ready = self._ready.result()
+        self._tasks.append(asyncio.create_task(self._listen()))
+        return ready
 
     async def submit(self, request: Request) -> AsyncIterator[RequestEvent]:
         """Send a request; the iterator gives its events and ends after Finished or Rejected.
@@ -110,8 +123,8 @@ class EngineClient:
         if request.request_id in self._streams:
             raise UsageError(f"request id {request.request_id!r} is in use by an open request")
         stream = _Stream()
-        if self._failure is not None:
-            stream.events.put_nowait(Rejected(request.request_id, "engine_down", str(self._failure)))
+        if (down := self._failure or self._silence) is not None:
+            stream.events.put_nowait(Rejected(request.request_id, "engine_down", str(down)))
         else:
             self._streams[request.request_id] = stream
             self._send(Submit(request))
@@ -130,9 +143,9 @@ class EngineClient:
         self._send(RetireContract(service_id))
 
     async def stats(self) -> Stats:
-        """A snapshot of the engine; EngineError where it has ended."""
-        if self._failure is not None:
-            raise self._failure
+        """A snapshot of the engine; EngineError where it has ended, or has been silent for too long."""
+        if (down := self._failure or self._silence) is not None:
+            raise down
         answer: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
         self._stats.append(answer)
         self._send(GetStats())
@@ -171,6 +184,7 @@ class EngineClient:
         try:
             while True:
                 for frame in await self._socket.recv_multipart():
+                    self._heard, self._silence = True, None
                     self._dispatch(self._decoder.decode(frame))
         except msgspec.MsgspecError as error:
             self._fail(EngineError(f"the engine at {self._endpoint} speaks another protocol: {error}"))
@@ -194,6 +208,8 @@ class EngineClient:
                 self.domain_events.append(message)
             case Resumed():
                 self.resumptions.append(message)
+            case Pong():
+                self._asked = False
             case Stats():
                 if self._stats:
                     answer = self._stats.popleft()
@@ -208,6 +224,25 @@ class EngineClient:
         await asyncio.sleep(0.05)  # let what the engine said last be read
         self._fail(EngineError(ENGINE_ENDED))
 
+    async def _listen(self) -> None:
+        """Ask an engine that says nothing whether it is there, and give up what is open where it stays silent.
+
+        Beats are counted, not seconds: when this process itself was stopped, the engine's words have yet to be read.
+        """
+        beat_s, silent_beats = min(_BEAT_S, self._silence_s / 2), 0
+        while True:
+            await asyncio.sleep(beat_s)
+            silent_beats = 0 if self._heard else silent_beats + 1
+            self._heard = False
+            if silent_beats and not self._asked:
+                self._asked = True
+                self._send(Ping())
+            if silent_beats * beat_s >= self._silence_s and self._silence is None and self._failure is None:
+                for request_id in self._streams:
+                    self._send(Abort(request_id))
+                self._silence = EngineError(f"the engine has said nothing for {self._silence_s:g} s: stopped, or hung")
+                self._end_all(self._silence)
+
     def _fail(self, error: Exception) -> None:
         """The engine is gone: end all streams and whoever waits for an answer."""
         if self._failure is not None:
@@ -215,10 +250,13 @@ class EngineClient:
         self._failure = error if isinstance(error, EngineError) else EngineError(str(error))
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
-        for answer in self._stats:
+        self._end_all(self._failure)
+
+    def _end_all(self, error: EngineError) -> None:
+        """End whatever is open with this error."""
+        for answer in self._stats:  # they stay in line: what is answered late is not the answer to a later question
             if not answer.done():
-                answer.set_exception(self._failure)
-        self._stats.clear()
+                answer.set_exception(error)
         streams, self._streams = self._streams, {}
         for request_id, stream in streams.items():
             stream.events.put_nowait(

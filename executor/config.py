@@ -17,7 +17,7 @@ class WorkerConfig(msgspec.Struct, kw_only=True):
 
     `dtype` "auto" is bfloat16 where the CPU multiplies it in hardware (AVX512-BF16, AMX), float32 elsewhere.
     `kv_cache_bytes` None takes a share of the free memory, which `workers` workers divide among them. `kv_pools` are
-    file descriptors of all domains' pools (`superinfer.executor.kv_memory`), of which those of `segment` are this
+    file descriptors of all domains' pools (`superinfer.executor.kv_pools`), of which those of `segment` are this
     worker's; without them its cache ends with it, and unless `device_outlives` its device pool does.
     """
 
@@ -58,7 +58,8 @@ class EngineConfig(msgspec.Struct, kw_only=True):
     """The engine process: how many domains, which policy, which contracts; one worker process per domain.
 
     `profile_path` names the model's feature JSON, whose latency model the scheduler uses. A worker is held to hang, and
-    is killed, in a step that takes `step_timeout_s` and twenty times as long as predicted.
+    is killed, in a step that takes `step_timeout_s` and twenty times as long as predicted. `fork_workers` False makes
+    every worker's process from scratch, imports included.
     """
 
     model_dir: str
@@ -68,7 +69,28 @@ class EngineConfig(msgspec.Struct, kw_only=True):
     random_weights: bool = False
     kv_cache_bytes: int | None = None
     restart_workers: bool = True
+    fork_workers: bool = True
     step_timeout_s: float = 30.0
     checkpoint: Checkpoint = Checkpoint()
     scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
     contracts: list[SLOContract] = []
+
+
+def worker_config(config: EngineConfig, domain: int, cores: list[int], kv_pools: list[int]) -> WorkerConfig:
+    """What the worker of one domain of an engine is told."""
+    return WorkerConfig(
+        domain_id=str(domain),
+        model_dir=config.model_dir,
+        dtype=config.dtype,
+        random_weights=config.random_weights,
+        kv_cache_bytes=config.kv_cache_bytes,
+        workers=config.domains,
+        host_blocks=config.scheduler.host_blocks,
+        block_size=config.scheduler.block_size,
+        max_model_len=config.scheduler.max_model_len,
+        max_step_tokens=config.scheduler.max_step_tokens,
+        cores=cores,
+        kv_pools=kv_pools,
+        segment=domain,
+        device_outlives=config.checkpoint.placement == "in_place",
+    )

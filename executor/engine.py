@@ -16,9 +16,9 @@ import zmq
 
 from superinfer.contracts.errors import EngineError, SuperInferError
 from superinfer.executor.client_hub import ClientHub
-from superinfer.executor.config import EngineConfig, WorkerConfig
+from superinfer.executor.config import EngineConfig, worker_config
 from superinfer.executor.device_watch import DeviceWatch, stored_weight_bytes
-from superinfer.executor.kv_memory import close_pools, make_pools
+from superinfer.executor.kv_pools import close_pools, make_pools
 from superinfer.executor.messages import (
     Abort,
     ClientMessage,
@@ -30,6 +30,8 @@ from superinfer.executor.messages import (
     FellBack,
     GetStats,
     Hello,
+    Ping,
+    Pong,
     RegisterContract,
     Rejected,
     RetireContract,
@@ -42,6 +44,7 @@ from superinfer.executor.runtime.base import DeviceRuntime
 from superinfer.executor.runtime.cpu import CpuRuntime
 from superinfer.executor.supervised_worker import SupervisedWorker, WorkerState
 from superinfer.executor.worker import DEFAULT_RUNNER
+from superinfer.executor.worker_forks import ForkServer
 from superinfer.executor.worker_messages import error_kind, error_message
 from superinfer.profiler.store import ModelProfile, load_profile
 from superinfer.scheduler.config import DomainSpec
@@ -58,8 +61,9 @@ _FIRST_CLIENT_S = 1.0
 class Engine:
     """Moves messages between clients, scheduler and workers; decides nothing about who goes next.
 
-    `lifeline` is a file descriptor whose end of file ends the engine. Clients are served from the moment
-    all workers are up for the first time.
+    `lifeline` is a file descriptor whose end of file ends the engine. Workers are forked by `forks` where it is given,
+    which inherits `kv_pools`; the engine closes both. Clients are served from the moment all workers are up for the
+    first time.
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class Engine:
         worker_cores: list[list[int]] | None = None,
         lifeline: int | None = None,
         runtime: DeviceRuntime | None = None,
+        kv_pools: list[int] | None = None,
+        forks: ForkServer | None = None,
     ) -> None:
         self._config = config
         self._profile: ModelProfile | None = None
@@ -83,14 +89,18 @@ class Engine:
         self._hub = ClientHub(self._context, endpoint)
         cores = worker_cores or [[] for _ in range(config.domains)]
         self._recoveries: list[Recovery] = []
-        self._kv_pools = make_pools(config.domains) if config.checkpoint.enabled else []
+        if kv_pools is None:
+            kv_pools = make_pools(config.domains) if config.checkpoint.enabled else []
+        self._kv_pools = kv_pools
+        self._forks = forks
         self._devices = DeviceWatch(runtime or CpuRuntime())
         self._workers = [
             SupervisedWorker(
-                _worker_config(config, i, cores[i], self._kv_pools),
+                worker_config(config, i, cores[i], self._kv_pools),
                 runner,
                 restarts=config.restart_workers,
                 step_timeout_s=config.step_timeout_s,
+                forks=forks,
             )
             for i in range(config.domains)
         ]
@@ -125,6 +135,8 @@ class Engine:
         finally:
             for worker in self._workers:
                 worker.close()
+            if self._forks is not None:
+                self._forks.close()
             close_pools(self._kv_pools)
             self._devices.close()
             self._context.destroy(linger=_FLUSH_MS)
@@ -136,6 +148,9 @@ class Engine:
         poller.register(self._hub.socket, zmq.POLLIN)
         if self._lifeline is not None:
             poller.register(self._lifeline, zmq.POLLIN)
+        fork_server = None if self._forks is None else self._forks.sentinel
+        if fork_server is not None:
+            poller.register(fork_server, zmq.POLLIN)
         wake_s = math.inf
         for worker in self._workers:
             if worker.process is not None:
@@ -145,8 +160,11 @@ class Engine:
         wake_s = min(wake_s, self._devices.next_look_s)
         timeout_s = wake_s - time.monotonic()
         ready = poller.poll(None if timeout_s == math.inf else max(0, math.ceil(timeout_s * 1000)))
-        if self._lifeline is not None and any(source == self._lifeline for source, _ in ready):
+        sources = {source for source, _ in ready}
+        if self._lifeline in sources:
             self._stopping = True
+        if self._forks is not None and fork_server in sources:
+            self._forks.tend()
 
     def _next_timer_s(self, worker: SupervisedWorker) -> float:
         """When this worker needs attention unasked: restart, hang, or time for the next plan."""
@@ -188,6 +206,8 @@ class Engine:
                 self._hub.send(client, [_stats_message(scheduler.stats(now))])
             case Hello():
                 self._hub.send(client, [self._ready_message()])
+            case Ping():
+                self._hub.send(client, [Pong()])
 
     def _submit(self, scheduler: Scheduler, client: bytes, request: Request, now: float) -> None:
         asked_id = request.contract_id
@@ -364,25 +384,6 @@ class Engine:
         """Free what the requests of vanished clients hold."""
         for request_id in self._hub.take_orphans():
             scheduler.abort(request_id, time.monotonic())
-
-
-def _worker_config(config: EngineConfig, domain: int, cores: list[int], kv_pools: list[int]) -> WorkerConfig:
-    return WorkerConfig(
-        domain_id=str(domain),
-        model_dir=config.model_dir,
-        dtype=config.dtype,
-        random_weights=config.random_weights,
-        kv_cache_bytes=config.kv_cache_bytes,
-        workers=config.domains,
-        host_blocks=config.scheduler.host_blocks,
-        block_size=config.scheduler.block_size,
-        max_model_len=config.scheduler.max_model_len,
-        max_step_tokens=config.scheduler.max_step_tokens,
-        cores=cores,
-        kv_pools=kv_pools,
-        segment=domain,
-        device_outlives=config.checkpoint.placement == "in_place",
-    )
 
 
 def _stats_message(stats: SchedulerStats) -> Stats:

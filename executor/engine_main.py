@@ -13,11 +13,12 @@ import sys
 
 import msgspec
 
-from superinfer.executor.config import EngineConfig
+from superinfer.executor.config import EngineConfig, worker_config
 from superinfer.executor.cores import assign_cores
-from superinfer.executor.engine import Engine
+from superinfer.executor.kv_pools import make_pools
 from superinfer.executor.lifeline import read_settings
 from superinfer.executor.worker import DEFAULT_RUNNER
+from superinfer.executor.worker_forks import ForkServer
 
 
 def engine_endpoint(directory: str) -> str:
@@ -35,12 +36,21 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     worker_cores, engine_cores = assign_cores(config.domains, list(os.sched_getaffinity(0)))
     os.sched_setaffinity(0, engine_cores)
+    kv_pools = make_pools(config.domains) if config.checkpoint.enabled else []
+    forks: ForkServer | None = None
+    if config.fork_workers:
+        forks = ForkServer(options.runner, worker_config(config, 0, [], kv_pools))
+        forks.start()  # it imports what workers need while this process imports what it needs itself
+    from superinfer.executor.engine import Engine
+
     engine = Engine(
         config,
         engine_endpoint(options.directory),
         runner=options.runner,
         worker_cores=worker_cores,
         lifeline=0,
+        kv_pools=kv_pools,
+        forks=forks,
     )
     try:
         return engine.run()

@@ -1,15 +1,14 @@
 """KV blocks of several domains in one range of addresses, in memory that outlives the workers which write to it.
 
-Each pool is an anonymous file (memfd) that the engine makes and its workers inherit: it has no name that a crash could
-leave behind, and the kernel frees it when the last process that has it ends. A worker maps its own pools for writing
-and those of the others for reading alone, when it first reads a block of theirs: a stray write cannot damage what
-another domain computed. Every pool has its place by its number, so that a block has one address offset everywhere and
-a survivor goes on with a dead worker's blocks where they lie, without a copy.
+Each pool is an anonymous file (memfd, made by `kv_pools`) that the engine has and its workers inherit: it has no name
+that a crash could leave behind, and the kernel frees it when the last process that has it ends. A worker maps its own
+pools for writing and those of the others for reading alone, when it first reads a block of theirs: a stray write
+cannot damage what another domain computed. Every pool has its place by its number, so that a block has one address
+offset everywhere and a survivor goes on with a dead worker's blocks where they lie, without a copy.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -22,8 +21,6 @@ import numpy.typing as npt
 from superinfer.contracts.errors import ResourceError
 from superinfer.scheduler.blocks import SEGMENT_BITS
 
-POOLS_PER_SEGMENT = 2
-
 _PROT_NONE = 0
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
@@ -35,21 +32,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
-
-def make_pools(domains: int) -> list[int]:
-    """File descriptors of empty pools for so many domains, two each: device pool, host pool."""
-    return [
-        os.memfd_create(f"superinfer-kv-{pool}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        for pool in range(POOLS_PER_SEGMENT * domains)
-    ]
-
-
-def close_pools(pools: list[int]) -> None:
-    """Let go of them; their memory is freed when the workers have ended too."""
-    for pool in pools:
-        with contextlib.suppress(OSError):
-            os.close(pool)
 
 
 class KVMemory:

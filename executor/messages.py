@@ -52,11 +52,15 @@ class GetStats(msgspec.Struct, tag=True):
     """Answer with Stats."""
 
 
+class Ping(msgspec.Struct, tag=True):
+    """Answer with Pong: a client asks when it has heard nothing for a while."""
+
+
 class Shutdown(msgspec.Struct, tag=True):
     """End the workers and the engine."""
 
 
-ClientMessage = Hello | Submit | Abort | RegisterContract | RetireContract | GetStats | Shutdown
+ClientMessage = Hello | Submit | Abort | RegisterContract | RetireContract | GetStats | Ping | Shutdown
 
 
 class DomainInfo(msgspec.Struct):
@@ -80,6 +84,10 @@ class EngineFailed(msgspec.Struct, tag=True):
 
     message: str
     kind: str = "EngineError"
+
+
+class Pong(msgspec.Struct, tag=True):
+    """The engine's loop goes round."""
 
 
 class FellBack(msgspec.Struct, tag=True):
@@ -173,4 +181,6 @@ class Stats(msgspec.Struct, tag=True, kw_only=True):
     reserved_gb_per_s: dict[str, dict[str, float]] = {}
 
 
-EngineMessage = EngineReady | EngineFailed | FellBack | Tokens | Finished | Rejected | DomainEvent | Resumed | Stats
+EngineMessage = (
+    EngineReady | EngineFailed | Pong | FellBack | Tokens | Finished | Rejected | DomainEvent | Resumed | Stats
+)

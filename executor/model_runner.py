@@ -32,9 +32,10 @@ from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights,
 from superinfer.executor.pacing import Pace
 from superinfer.executor.sampling import greedy, sample
 from superinfer.executor.sequence import Sequence
+from superinfer.executor.warm_up import load_kernels, warm_up
+from superinfer.profiler.architecture import stored_dtype
 from superinfer.scheduler.blocks import SEGMENT_BITS, device_pool
-from superinfer.scheduler.request import SamplingParams
-from superinfer.scheduler.steps import NewSequence, Rotation, SampledToken, SequenceStep, StepPlan, StepResult
+from superinfer.scheduler.steps import Rotation, SampledToken, StepPlan, StepResult
 
 
 def compute_dtype(dtype: DType) -> torch.dtype:
@@ -70,25 +71,19 @@ class ModelRunner:
         self.kv_blocks = self._cache.device_blocks
         self._eos_token_ids = frozenset(architecture.eos_token_ids)
         self._sequences: dict[int, Sequence] = {}
-        self._warm_up()
-
-    def _warm_up(self) -> None:
-        """Compile or load every kernel now, so that no request waits for it; leaves cache and sequences empty."""
-        params = SamplingParams(max_tokens=2, temperature=0.0)
+        # Now, so that no request waits for it.
         scratch = self._cache.device_base + self.kv_blocks
-        with torch.inference_mode():
-            sequence = Sequence(NewSequence(sequence_id=-1, token_ids=[0], prompt_length=1, sampling=params))
-            sequence.blocks = [scratch]
-            batch, _ = build_batch([sequence], [], self.block_size)
-            self._decoder.forward(batch, self._cache.array)
-            tokens = min(2, self.max_model_len, self.block_size)
-            sequence = Sequence(
-                NewSequence(sequence_id=-1, token_ids=[0] * tokens, prompt_length=tokens, sampling=params)
-            )
-            sequence.blocks = [scratch]
-            step = SequenceStep(sequence_id=-1, start=0, count=tokens)
-            batch, _ = build_batch([], [(step, sequence)], self.block_size)
-            self._decoder.forward(batch, self._cache.array)
+        warm_up(self._decoder, self._cache.array, scratch, self.block_size, self.max_model_len)
+
+    @staticmethod
+    def preload(config: WorkerConfig) -> None:
+        """What a process does before workers of this kind are forked from it: load their kernels, build nothing."""
+        torch.set_num_threads(1)  # whoever has more cannot be forked
+        directory, dtype = Path(config.model_dir), compute_dtype(config.dtype)
+        stored = "bfloat16" if config.random_weights else stored_dtype(directory)
+        load_kernels(
+            load_architecture(directory), getattr(torch, stored), dtype, element_type(dtype), config.block_size
+        )
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Apply the plan's changes, run its tokens through the model, sample; see `scheduler.steps`."""

@@ -7,6 +7,7 @@ import enum
 from superinfer.contracts.errors import SuperInferError
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.pipeline import StepPipeline
+from superinfer.executor.worker_forks import ForkServer
 from superinfer.executor.worker_messages import WorkerReady
 from superinfer.executor.worker_process import WorkerProcess
 
@@ -34,7 +35,15 @@ class SupervisedWorker:
     started.
     """
 
-    def __init__(self, config: WorkerConfig, runner: str, *, restarts: bool, step_timeout_s: float) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        runner: str,
+        *,
+        restarts: bool,
+        step_timeout_s: float,
+        forks: ForkServer | None = None,
+    ) -> None:
         self.config = config
         self.state = WorkerState.DOWN
         self.process: WorkerProcess | None = None
@@ -45,6 +54,7 @@ class SupervisedWorker:
         self.start_failures = 0
         self.timer_s: float | None = None
         self._runner = runner
+        self._forks = forks
         self._restarts = restarts
 
     @property
@@ -61,9 +71,8 @@ class SupervisedWorker:
 
     def start(self, now: float) -> None:
         """Start the process; its model loads in the background. OSError where no process can be made."""
-        self.process = WorkerProcess(self.config, runner=self._runner)
+        self.process = WorkerProcess(self.config, runner=self._runner, forks=self._forks)
         self.process.start()
-        self.pid = self.process.pid
         self.state = WorkerState.STARTING
         self.timer_s = now + START_TIMEOUT_S
 
@@ -74,6 +83,7 @@ class SupervisedWorker:
             if self.timer_s is not None and now >= self.timer_s:
                 raise SuperInferError(f"the worker of domain {self.domain_id} takes too long to start")
             return None
+        self.pid = ready.pid
         self.kv_blocks = ready.kv_blocks
         self.state = WorkerState.UP
         self.start_failures = 0
@@ -83,6 +93,7 @@ class SupervisedWorker:
     def fail(self) -> None:
         """Give the process up, dead or not; `reap` does the rest when it has ended."""
         assert self.process is not None
+        self.pid = self.process.pid
         self.failures += 1
         self.start_failures += self.state is WorkerState.STARTING
         self.process.kill()

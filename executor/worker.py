@@ -1,8 +1,8 @@
 """The process of one fault domain: loads the model on its own cores, then runs one step plan after the other.
 
-`python -m superinfer.executor.worker --endpoint ipc://… --runner module:Class`, with a WorkerConfig as
-msgpack on standard input. Plans that arrive while a step runs wait in the socket's queue, so that the next
-step starts at once.
+Forked by the fork server, or `python -m superinfer.executor.worker --endpoint ipc://… --runner module:Class`, with a
+WorkerConfig as msgpack on standard input. Plans that arrive while a step runs wait in the socket's queue, so that the
+next step starts at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ _FLUSH_MS = 2000
 
 
 class Runner(Protocol):
-    """What runs the steps inside a worker: an Executor with a KV cache of a known size."""
+    """What runs the steps inside a worker: an Executor with a KV cache of a known size.
+
+    Its class may have a static method `preload(config)`, which the fork server calls before workers of that kind are
+    forked; it must start no thread.
+    """
 
     kv_blocks: int
     max_model_len: int
@@ -94,12 +98,11 @@ def run_steps(runner: Runner, socket: zmq.Socket[bytes], domain_id: str) -> bool
     return True
 
 
-def main() -> int:
-    """Connect, load, greet, run; the exit code is 1 where the worker could not start or a step failed."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--endpoint", required=True)
-    arguments.add_argument("--runner", default=DEFAULT_RUNNER)
-    options = arguments.parse_args()
+def run_worker(endpoint: str, runner_path: str) -> int:
+    """Connect, load, greet, run; the exit code is 1 where the worker could not start or a step failed.
+
+    The WorkerConfig comes on standard input, the lifeline.
+    """
     config = msgspec.msgpack.decode(read_settings(), type=WorkerConfig)
     die_with_parent()
 
@@ -107,13 +110,13 @@ def main() -> int:
     # to run on any core: on the worker's alone a result may have to wait there for the next step to end.
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
-    socket.connect(options.endpoint)
+    socket.connect(endpoint)
     greeting: WorkerGreeting
     runner: Runner | None = None
     gc.disable()  # loading makes objects that all stay: looking for garbage among them only takes time
     try:
         pin_to_cores(config.cores)
-        runner = load_runner(options.runner)(config)
+        runner = load_runner(runner_path)(config)
         if config.cores:
             pin_threads(os.getpid(), config.cores)  # libraries may have started some of their own, bound as they like
         greeting = WorkerReady(config.domain_id, os.getpid(), runner.kv_blocks, runner.max_model_len)
@@ -127,6 +130,15 @@ def main() -> int:
     done = runner is not None and run_steps(runner, socket, config.domain_id)
     context.destroy(linger=_FLUSH_MS)
     return 0 if done else 1
+
+
+def main() -> int:
+    """Run the worker that the arguments name."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--endpoint", required=True)
+    arguments.add_argument("--runner", default=DEFAULT_RUNNER)
+    options = arguments.parse_args()
+    return run_worker(options.endpoint, options.runner)
 
 
 if __name__ == "__main__":

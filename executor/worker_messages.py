@@ -1,6 +1,6 @@
 """A worker's greeting to its engine, and how an error keeps its kind across a process border.
 
-Afterwards only StepPlan goes one way and StepResult the other.
+Afterwards only StepPlan goes one way and StepResult the other. A fork server is sent orders and reports births.
 """
 
 from __future__ import annotations
@@ -27,6 +27,19 @@ class WorkerFailed(msgspec.Struct, tag=True):
 
 
 WorkerGreeting = WorkerReady | WorkerFailed
+
+
+class ForkOrder(msgspec.Struct):
+    """Fork a worker that connects to `endpoint`. With it come its lifeline and a socket for `WorkerBorn`."""
+
+    endpoint: str
+
+
+class WorkerBorn(msgspec.Struct):
+    """The worker's process; `pid` 0 where there is none, and then `error` says what became of it."""
+
+    pid: int
+    error: str = ""
 
 
 def error_kind(error: Exception) -> str:

@@ -13,9 +13,10 @@ import msgspec
 import zmq
 
 from superinfer.contracts.errors import EngineError
-from superinfer.executor.child_process import ChildProcess
+from superinfer.executor.child_process import Child, ChildProcess
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.worker import DEFAULT_RUNNER, STOP
+from superinfer.executor.worker_forks import ForkServer
 from superinfer.executor.worker_messages import WorkerFailed, WorkerGreeting, WorkerReady, rebuild_error
 from superinfer.scheduler.steps import StepPlan, StepResult
 
@@ -35,14 +36,15 @@ class WorkerProcess:
     """One worker process. Not thread-safe; at most one thread may use it at a time.
 
     `runner` names the class that runs the steps, "module:Class", made from the WorkerConfig inside the
-    process.
+    process. With `forks`, whose runner is the same, the process is forked; without, it is made from scratch.
     """
 
-    def __init__(self, config: WorkerConfig, *, runner: str = DEFAULT_RUNNER) -> None:
+    def __init__(self, config: WorkerConfig, *, runner: str = DEFAULT_RUNNER, forks: ForkServer | None = None) -> None:
         self.config = config
         self.ready: WorkerReady | None = None
         self._runner = runner
-        self._child: ChildProcess | None = None
+        self._forks = forks
+        self._child: Child | None = None
         self._directory: Path | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
@@ -52,19 +54,19 @@ class WorkerProcess:
         self._results = msgspec.msgpack.Decoder(StepResult)
 
     @property
-    def _process(self) -> ChildProcess:
+    def _process(self) -> Child:
         if self._child is None:
             raise EngineError(f"the worker of domain {self.config.domain_id} has not been started")
         return self._child
 
     @property
     def pid(self) -> int:
-        """The worker's process id."""
+        """The worker's process id; 0 while it is not known, which it is when the worker is ready."""
         return self._process.pid
 
     @property
     def sentinel(self) -> int:
-        """A file descriptor that becomes readable when the process ends."""
+        """A file descriptor that becomes readable when the process ends; to be asked for before each poll."""
         return self._process.sentinel
 
     def start(self) -> None:
@@ -72,10 +74,14 @@ class WorkerProcess:
         self._directory = make_socket_directory()
         endpoint = f"ipc://{self._directory}/worker.sock"
         self.socket.bind(endpoint)
+        settings = msgspec.msgpack.encode(self.config)
+        if self._forks is not None:
+            self._child = self._forks.fork(endpoint, settings)
+            return
         self._child = ChildProcess(
             "superinfer.executor.worker",
             ["--endpoint", endpoint, "--runner", self._runner],
-            msgspec.msgpack.encode(self.config),
+            settings,
             self.config.kv_pools,
         )
 

@@ -19,7 +19,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 ENGINES = {
     "tests/executor/test_engine.py",
     "tests/executor/test_engine_devices.py",
+    "tests/executor/test_engine_life.py",
     "tests/executor/test_engine_real_model.py",
+    "tests/executor/test_worker_forks.py",
     "tests/executor/test_worker_process.py",
     "tests/superinfer_cli/bench/test_command.py",
     "tests/superinfer_cli/bench/test_run.py",

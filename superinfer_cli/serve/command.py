@@ -121,6 +121,10 @@ def serve(
     shutdown_grace: Annotated[
         float, typer.Option(min=0, help="Seconds that requests in flight have to finish after SIGINT or SIGTERM.")
     ] = 10.0,
+    engine_timeout: Annotated[
+        float,
+        typer.Option(min=1, help="Seconds of silence after which a stopped or hung engine's requests end with a 503."),
+    ] = 30.0,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="What is logged to standard error.")
     ] = "info",
@@ -217,6 +221,7 @@ def serve(
             keys=keys,
             holders=holders,
             grace_s=shutdown_grace,
+            silence_s=engine_timeout,
             log_level=log_level,
         )
 
@@ -248,6 +253,7 @@ def run(
     keys: tuple[str, ...],
     holders: tuple[KeyHolder, ...],
     grace_s: float,
+    silence_s: float,
     log_level: str,
 ) -> None:
     """Start the engine, serve until a signal, end the engine. Raises EngineError if the engine ends by itself."""
@@ -265,7 +271,7 @@ def run(
     port = bound.getsockname()[1]
 
     async def main(engine: EngineProcess) -> None:
-        client = EngineClient(engine.endpoint, engine_alive=engine.is_alive)
+        client = EngineClient(engine.endpoint, engine_alive=engine.is_alive, silence_s=silence_s)
         ready = await client.connect()
         settings = ServerSettings(model_name, ready.max_model_len, keys, holders)
         app = create_app(client, tokenizer, book.registry, settings, book=book)

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from superinfer.contracts.errors import ResourceError
 from superinfer.executor.kv_cache import PrivateCache, SharedCache, block_bytes, block_shape, plan_device_blocks
-from superinfer.executor.kv_memory import KVMemory, close_pools, make_pools
+from superinfer.executor.kv_memory import KVMemory
+from superinfer.executor.kv_pools import close_pools, make_pools
 from superinfer.executor.model.architecture import parse_architecture
 
 ARCHITECTURE = parse_architecture(

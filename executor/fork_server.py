@@ -1,0 +1,133 @@
+"""The process that workers are forked from: it has imported and loaded all that a worker needs, and built nothing.
+
+`python -m superinfer.executor.fork_server --socket FD --runner module:Class`. Each order on the socket is an endpoint,
+with a lifeline and a socket on which the worker's birth is reported. A WorkerConfig on standard input says what kind of
+workers there will be. Importing takes seconds, forking milliseconds: so
+two workers cost one import, and one that died is soon back.
+
+Only a process of one thread may be forked without harm. Where a library has started threads all the same, the worker
+is made from scratch, by exec.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import socket
+import sys
+import traceback
+from typing import NoReturn
+
+import msgspec
+
+from superinfer.contracts.errors import SuperInferError
+from superinfer.executor.config import WorkerConfig
+from superinfer.executor.lifeline import die_with_parent, read_settings
+from superinfer.executor.worker import DEFAULT_RUNNER, load_runner, run_worker
+from superinfer.executor.worker_messages import ForkOrder, WorkerBorn
+
+MAX_ORDER_BYTES = 65536
+
+
+def prepare(runner: str, like: WorkerConfig) -> None:
+    """Import the runner, and let it load what workers of this kind need."""
+    preload = getattr(load_runner(runner), "preload", None)
+    if preload is not None:
+        preload(like)
+
+
+def serve(orders: socket.socket, runner: str) -> None:
+    """Fork a worker for each order, until the engine closes the socket."""
+    decoder = msgspec.msgpack.Decoder(ForkOrder)
+    while True:
+        frame, files, _, _ = socket.recv_fds(orders, MAX_ORDER_BYTES, 2)
+        if not frame:
+            return
+        lifeline, birth = files
+        order = decoder.decode(frame)
+        with socket.socket(fileno=birth) as report:
+            try:
+                born = WorkerBorn(_fork(orders, report, order.endpoint, runner, lifeline))
+            except OSError as error:
+                born = WorkerBorn(0, f"could not be forked: {error.strerror}")
+            os.close(lifeline)
+            report.send(msgspec.msgpack.encode(born))
+
+
+def _fork(orders: socket.socket, report: socket.socket, endpoint: str, runner: str, lifeline: int) -> int:
+    """The process id of a new worker, which is the engine's child as soon as this returns.
+
+    It is forked by a child that ends at once, so that the system hands it to the nearest ancestor that takes orphans:
+    the engine, which can then learn how the worker ended even if this process is no more.
+    """
+    is_single = len(os.listdir("/proc/self/task")) == 1
+    read, write = os.pipe()
+    between = os.fork()
+    if between == 0:
+        try:
+            worker = os.fork()
+            if worker:
+                os.write(write, worker.to_bytes(8, "little"))
+        except BaseException:
+            os._exit(1)
+        if worker:
+            os._exit(0)
+        for file in (read, write):
+            os.close(file)
+        orders.close()
+        report.close()
+        _become_worker(endpoint, runner, lifeline, is_single=is_single)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        worker_id = pipe.read()
+    os.waitpid(between, 0)
+    if not worker_id:
+        raise OSError(0, "the system has no room for another process")
+    return int.from_bytes(worker_id, "little")
+
+
+def _become_worker(endpoint: str, runner: str, lifeline: int, *, is_single: bool) -> NoReturn:
+    """What a worker started by itself does, in this process."""
+    code = 1
+    try:
+        os.setsid()
+        os.dup2(lifeline, 0)
+        os.close(lifeline)
+        if not is_single:
+            module = "superinfer.executor.worker"
+            os.execv(sys.executable, [sys.executable, "-P", "-m", module, "--endpoint", endpoint, "--runner", runner])
+        code = run_worker(endpoint, runner)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> int:
+    """Import, then fork until the engine ends."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--socket", type=int, required=True)
+    arguments.add_argument("--runner", default=DEFAULT_RUNNER)
+    options = arguments.parse_args()
+    like = msgspec.msgpack.decode(read_settings(), type=WorkerConfig)
+    die_with_parent()
+    gc.disable()  # what is imported stays: looking for garbage among it only takes time, and unshares its memory
+    try:
+        prepare(options.runner, like)
+    except SuperInferError:
+        pass  # each worker will fail with the same error, and tell the engine
+    except Exception:
+        traceback.print_exc()
+    gc.freeze()
+    with socket.socket(fileno=options.socket) as orders:
+        serve(orders, options.runner)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
