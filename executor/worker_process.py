@@ -62,7 +62,7 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         """The worker's process id; 0 while it is not known, which it is when the worker is ready."""
-        return self._process.pid
+        return self._process.pid if self.ready is None else self.ready.pid
 
     @property
     def sentinel(self) -> int:
