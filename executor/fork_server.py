@@ -16,6 +16,7 @@ import gc
 import os
 import socket
 import sys
+import time
 import traceback
 from typing import NoReturn
 
@@ -28,6 +29,7 @@ from superinfer.executor.worker import DEFAULT_RUNNER, load_runner, run_worker
 from superinfer.executor.worker_messages import ForkOrder, WorkerBorn
 
 MAX_ORDER_BYTES = 65536
+_HANDED_ON_S = 0.0002
 
 
 def prepare(runner: str, like: WorkerConfig) -> None:
@@ -48,43 +50,38 @@ def serve(orders: socket.socket, runner: str) -> None:
         order = decoder.decode(frame)
         with socket.socket(fileno=birth) as report:
             try:
-                born = WorkerBorn(_fork(orders, report, order.endpoint, runner, lifeline))
+                fork(orders, report, order.endpoint, runner, lifeline)
             except OSError as error:
-                born = WorkerBorn(0, f"could not be forked: {error.strerror}")
-            os.close(lifeline)
-            report.send(msgspec.msgpack.encode(born))
+                report.send(msgspec.msgpack.encode(WorkerBorn(0, f"could not be forked: {error.strerror}")))
+            finally:
+                os.close(lifeline)
 
 
-def _fork(orders: socket.socket, report: socket.socket, endpoint: str, runner: str, lifeline: int) -> int:
-    """The process id of a new worker, which is the engine's child as soon as this returns.
+def fork(orders: socket.socket, report: socket.socket, endpoint: str, runner: str, lifeline: int) -> None:
+    """Fork a worker, which reports its birth itself. OSError where the system has no room for another process.
 
     It is forked by a child that ends at once, so that the system hands it to the nearest ancestor that takes orphans:
     the engine, which can then learn how the worker ended even if this process is no more.
     """
     is_single = len(os.listdir("/proc/self/task")) == 1
-    read, write = os.pipe()
     between = os.fork()
     if between == 0:
+        between = os.getpid()
         try:
-            worker = os.fork()
-            if worker:
-                os.write(write, worker.to_bytes(8, "little"))
-        except BaseException:
-            os._exit(1)
-        if worker:
+            is_worker = os.fork() == 0
+        except OSError as error:
+            os._exit(error.errno or 1)
+        if not is_worker:
             os._exit(0)
-        for file in (read, write):
-            os.close(file)
         orders.close()
-        report.close()
+        while os.getppid() == between:
+            time.sleep(_HANDED_ON_S)
+        with report:
+            report.send(msgspec.msgpack.encode(WorkerBorn(os.getpid())))
         _become_worker(endpoint, runner, lifeline, is_single=is_single)
-    os.close(write)
-    with open(read, "rb") as pipe:
-        worker_id = pipe.read()
-    os.waitpid(between, 0)
-    if not worker_id:
-        raise OSError(0, "the system has no room for another process")
-    return int.from_bytes(worker_id, "little")
+    _, status = os.waitpid(between, 0)
+    if (reason := os.waitstatus_to_exitcode(status)) != 0:
+        raise OSError(reason, os.strerror(reason))
 
 
 def _become_worker(endpoint: str, runner: str, lifeline: int, *, is_single: bool) -> NoReturn:

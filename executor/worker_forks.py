@@ -200,4 +200,4 @@ class ForkedChild:
             self._never_born = born.error
 
 
-_NEVER_FORKED = "was not started: the process that forks workers ended"
+_NEVER_FORKED = "was not started: the process that forks workers ended, or it ended at once itself"
