@@ -59,7 +59,8 @@ class EngineConfig(msgspec.Struct, kw_only=True):
 
     `profile_path` names the model's feature JSON, whose latency model the scheduler uses. A worker is held to hang, and
     is killed, in a step that takes `step_timeout_s` and twenty times as long as predicted. `fork_workers` False makes
-    every worker's process from scratch, imports included.
+    every worker's process from scratch, imports included. With a `journal_path` the scheduler's calls are written down
+    there (`superinfer.executor.journal`).
     """
 
     model_dir: str
@@ -74,6 +75,7 @@ class EngineConfig(msgspec.Struct, kw_only=True):
     checkpoint: Checkpoint = Checkpoint()
     scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
     contracts: list[SLOContract] = []
+    journal_path: str | None = None
 
 
 def worker_config(config: EngineConfig, domain: int, cores: list[int], kv_pools: list[int]) -> WorkerConfig:

@@ -18,6 +18,7 @@ from superinfer.contracts.errors import EngineError, SuperInferError
 from superinfer.executor.client_hub import ClientHub
 from superinfer.executor.config import EngineConfig, worker_config
 from superinfer.executor.device_watch import DeviceWatch, stored_weight_bytes
+from superinfer.executor.journal import JournaledScheduler, make_scheduler
 from superinfer.executor.kv_pools import close_pools, make_pools
 from superinfer.executor.messages import (
     Abort,
@@ -139,6 +140,8 @@ class Engine:
                 self._forks.close()
             close_pools(self._kv_pools)
             self._devices.close()
+            if isinstance(self._scheduler, JournaledScheduler):
+                self._scheduler.close()
             self._context.destroy(linger=_FLUSH_MS)
         return 0
 
@@ -270,7 +273,8 @@ class Engine:
             save_interval_s=checkpoint.save_interval_ms / 1e3 if copies else None,
             save_strategy=checkpoint.strategy,
         )
-        self._scheduler = Scheduler(
+        self._scheduler = make_scheduler(
+            self._config.journal_path,
             domains=domains,
             contracts=self._config.contracts,
             latency_model=self._profile.latency_model,

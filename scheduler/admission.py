@@ -82,6 +82,16 @@ class Estimate:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """What has been coming of a contract of late: requests a second, and their mean tokens in and out."""
+
+    contract_id: str
+    per_s: float
+    prompt_tokens: float
+    output_tokens: float
+
+
 class AdmissionControl:
     """Accounts for live work, and refuses what cannot make it where the configuration says so."""
 
@@ -181,6 +191,18 @@ class AdmissionControl:
             del self._work[contract_id]
         elif work is not None:
             self._retired.add(contract_id)
+
+    def arriving(self, now: float) -> list[Arriving]:
+        """The rate of late of every contract that has had requests, and what they were like."""
+        return [
+            Arriving(
+                contract_id,
+                work.arrivals_per_s * math.exp(min(work.last_arrival_s - now, 0.0) / RATE_WINDOW_S),
+                work.mean_prompt,
+                work.mean_outputs,
+            )
+            for contract_id, work in self._work.items()
+        ]
 
     def estimate(self, sequence: SequenceState, now: float) -> Estimate:
         """What a request that arrives now has to expect on one of the domains that may serve it."""

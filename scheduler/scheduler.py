@@ -247,6 +247,10 @@ class Scheduler:
         """Whether any sequence is suspected of the death of a worker."""
         return bool(self._suspects)
 
+    def sequence(self, sequence_id: int) -> SequenceState | None:
+        """The sequence of this id, while it has not ended."""
+        return self._by_sequence.get(sequence_id)
+
     @property
     def open_sequences(self) -> Iterable[SequenceState]:
         """Those admitted that have not ended."""

@@ -85,6 +85,9 @@ def bench(
         Path | None, typer.Option("--out", help="Run folder. Default: runs/<scenario>-<date>-<time>.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in --out.")] = False,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Keep every call of each policy's scheduler in the run folder.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json on stdout, nothing else.")] = False,
 ) -> None:
     """Offer the same requests to each policy on real workers, or in simulation; report attainment of every contract.
@@ -119,6 +122,7 @@ def bench(
         decay_profile=decay_profile,
         out=out_dir,
         force=force,
+        journal=journal,
     )
     if scenario.startswith(CLUSTER_PREFIX) and topology is None:
         err.print(f"note: {scenario} has bounds for accelerators; --topology h100-4x8 simulates some", highlight=False)

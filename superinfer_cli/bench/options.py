@@ -39,3 +39,4 @@ class BenchOptions:
     force: bool = False
     simulate: bool = False
     topology: Path | None = None
+    journal: bool = False

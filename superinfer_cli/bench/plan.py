@@ -106,8 +106,8 @@ def make_plan(options: BenchOptions, scenario: Scenario) -> Plan:
     )
 
 
-def engine_config(options: BenchOptions, plan: Plan, policy: str) -> EngineConfig:
-    """The engine under test; only the policy differs between the runs of one bench."""
+def engine_config(options: BenchOptions, plan: Plan, policy: str, journal: Path | None = None) -> EngineConfig:
+    """The engine under test; only the policy, and where its journal goes, differs between the runs of one bench."""
     return EngineConfig(
         model_dir=str(plan.source.directory),
         profile_path=str(plan.profile_path),
@@ -126,6 +126,7 @@ def engine_config(options: BenchOptions, plan: Plan, policy: str) -> EngineConfi
             decay_profile_path=decay_profile_path(options),
         ),
         contracts=list(plan.load.contracts.values()),
+        journal_path=None if journal is None else str(journal),
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import shutil
+import tempfile
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -51,25 +53,43 @@ def run_bench(options: BenchOptions) -> BenchResult:
         rate_rps=plan.rate_rps,
         capacity_rps=plan.capacity_rps,
     )
+    with tempfile.TemporaryDirectory() as kept:
+        runs, engine_error = _run_policies(options, plan, Path(kept))
+        summary = _summary(options, plan, runs, engine_error)
+        written = write_run_folder(
+            folder, config=_config(options, plan), summary=summary, runs=runs, force=options.force
+        )
+        for journal in Path(kept).iterdir():
+            shutil.move(journal, written / journal.name)
+    return BenchResult(summary, written, engine_error)
+
+
+def _run_policies(options: BenchOptions, plan: Plan, journals: Path) -> tuple[list[PolicyRun], str | None]:
+    """The runs that were done, and why the engine failed in the last, if it did; their journals where asked for."""
     runs: list[PolicyRun] = []
     engine_error: str | None = None
     for policy in options.policies:
-        result = run_policy(engine_config(options, plan, policy), plan.load)
+        journal = journals / f"journal-{policy}.jsonl" if options.journal else None
+        result = run_policy(engine_config(options, plan, policy, journal), plan.load)
         runs.append(result.run)
         note_run(result.run)
         engine_error = result.engine_error
         if result.run.interrupted or engine_error:
             break
-    summary = summarize(
+    return runs, engine_error
+
+
+def _summary(options: BenchOptions, plan: Plan, runs: list[PolicyRun], engine_error: str | None) -> dict[str, Any]:
+    return summarize(
         runs,
-        scenario=scenario.name,
+        scenario=plan.scenario.name,
         model=plan.source.name,
         device=plan.profile.device.name,
         simulated=False,
         extra={
             "dtype": plan.profile.dtype,
             "seed": options.seed,
-            "domains": scenario.domains,
+            "domains": plan.scenario.domains,
             "rate_rps": plan.rate_rps,
             "capacity_rps": plan.capacity_rps,
             "load": plan.rate_rps / plan.capacity_rps,
@@ -77,8 +97,6 @@ def run_bench(options: BenchOptions) -> BenchResult:
             "engine_error": engine_error,
         },
     )
-    written = write_run_folder(folder, config=_config(options, plan), summary=summary, runs=runs, force=options.force)
-    return BenchResult(summary, written, engine_error)
 
 
 def _clairvoyant_bound(options: BenchOptions, plan: Plan) -> dict[str, Any] | None:

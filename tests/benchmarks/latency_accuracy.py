@@ -1,14 +1,16 @@
 """How well the latency model predicts steps that the sweep had not seen, measured after it on the same worker's core.
 
-    python tests/benchmarks/latency_accuracy.py [MODEL] [--profile FILE] [--random-weights] [--steps 40] [--repeats 3]
+    python tests/benchmarks/latency_accuracy.py [MODEL] [--profile FILE] [--random-weights] [--steps 40] [--repeats 7]
+        [--picture PNG]
 
 Without `--profile` the model is profiled first. Held-out steps are random mixes of decodes with contexts of their own
-and prefill chunks. Each is measured `--repeats` times, all once before any again. Printed are relative errors of
+and prefill chunks. Each is measured `--repeats` times, all once before any again: the median of a mix's times is taken
+for what it costs, since a single step carries the noise of the machine. Printed are relative errors of
 
-- the fitted constants against the median of each mix's repeats;
-- the same without their common factor, which is the machine's speed now against the sweep's: what was learnt of shapes;
-- the fitted constants against single steps: with all the noise of the machine;
-- the model as it serves, with its online correction, against single steps in the order in which they ran;
+- the model as it serves, with its online correction, each mix's median prediction against its median time;
+- the fitted constants alone, against the same, and without their common factor, which is the machine's speed now
+  against the sweep's: what was learnt of shapes;
+- both against single steps, in the order in which they ran;
 
 and how many single steps stay below the upper prediction, as fitted and as it serves.
 """
@@ -16,9 +18,11 @@ and how many single steps stay below the upper prediction, as fitted and as it s
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +34,7 @@ from superinfer.executor.models.catalog import resolve_model
 from superinfer.executor.profile_model import THREADS, profile_model
 from superinfer.executor.sweep import HOST_BLOCKS, SweepRunner
 from superinfer.executor.worker_process import WorkerProcess
+from superinfer.profiler.latency_model import LatencyModel
 from superinfer.profiler.store import ModelProfile, load_profile, save_profile
 from superinfer.profiler.sweep_points import ALL_POINTS, PrefillChunk, SweepLimits, SweepPoint
 
@@ -91,40 +96,101 @@ def measure_mixes(
         return mixes, found
 
 
+@dataclass(slots=True)
+class Served:
+    """The model as it serves, on the steps in the order in which they ran: predicted / measured of each, whether it
+    stayed below the upper prediction, and what was predicted for each mix.
+    """
+
+    ratios: list[float]
+    covered: list[bool]
+    predicted: dict[SweepPoint, list[float]]
+
+
+def serve(model: LatencyModel, found: list[tuple[SweepPoint, float]]) -> Served:
+    """Predict and observe every step."""
+    served = Served([], [], {})
+    for mix, seconds in found:
+        predicted_s = model.step_s(mix.shape)
+        served.ratios.append(predicted_s / seconds)
+        served.covered.append(seconds <= model.upper_ratio * predicted_s)
+        served.predicted.setdefault(mix, []).append(predicted_s)
+        model.observe(mix.shape, seconds)
+    return served
+
+
 def report(profile: ModelProfile, mixes: list[SweepPoint], found: list[tuple[SweepPoint, float]]) -> None:
     """The table."""
-    fitted, serving = profile.latency_model, profile.latency_model
-    medians = [statistics.median(seconds for mix, seconds in found if mix == each) for each in mixes]
-    shapes = [fitted.uncorrected_step_s(mix.shape) / median - 1 for mix, median in zip(mixes, medians, strict=True)]
-    usual = 1 + statistics.median(shapes)
-    without_factor = [(1 + error) / usual - 1 for error in shapes]
-    single, corrected, covered, covered_serving = [], [], [], []
-    for mix, seconds in found:
-        single.append(fitted.uncorrected_step_s(mix.shape) / seconds - 1)
-        covered.append(seconds <= fitted.upper_ratio * fitted.uncorrected_step_s(mix.shape))
-        corrected.append(serving.step_s(mix.shape) / seconds - 1)
-        covered_serving.append(seconds <= serving.upper_ratio * serving.step_s(mix.shape))
-        serving.observe(mix.shape, seconds)
+    fitted = profile.latency_model
+    served = serve(profile.latency_model, found)
+    medians = {mix: statistics.median(seconds for each, seconds in found if each == mix) for mix in mixes}
+    shapes = np.array([fitted.uncorrected_step_s(mix.shape) / medians[mix] for mix in mixes])
+    serving = np.array([statistics.median(served.predicted[mix]) / medians[mix] for mix in mixes])
+    single = np.array([fitted.uncorrected_step_s(mix.shape) / seconds for mix, seconds in found])
+    covered = np.mean(single * fitted.upper_ratio >= 1.0)
     repeats = len(found) // len(mixes)
+    spread = np.median([np.std([math.log(s) for each, s in found if each == mix]) for mix in mixes])
     print(
-        f"{profile.model}, {profile.dtype}, {profile.device.name}: sweep of {profile.measured.wall_s:.0f} s", end="; "
+        f"{profile.model}, {profile.dtype}, {profile.device.name}: sweep of {profile.measured.wall_s:.0f} s; "
+        f"{len(mixes)} held-out mixes, {repeats} times each, repeats of one spread by {spread:.1%}; "
+        f"noise {profile.noise}"
     )
-    print(f"{len(mixes)} held-out mixes, {repeats} times each; noise {profile.noise}")
     print("| predicted by | against | median error | p90 error | median of predicted / measured | below p90 |")
     print("| --- | --- | --- | --- | --- | --- |")
     lines = [
-        ("fitted constants", f"median of {repeats}", shapes, None),
-        ("fitted constants, common factor taken out", f"median of {repeats}", without_factor, None),
-        ("fitted constants", "single steps", single, covered),
-        ("with online correction", "single steps", corrected, covered_serving),
+        ("as serving", f"median of {repeats}", serving, ""),
+        ("fitted constants", f"median of {repeats}", shapes, ""),
+        ("fitted constants, common factor taken out", f"median of {repeats}", shapes / np.median(shapes), ""),
+        ("as serving", "single steps", np.array(served.ratios), f"{np.mean(served.covered):.1%}"),
+        ("fitted constants", "single steps", single, f"{covered:.1%}"),
     ]
-    for name, against, errors, below in lines:
-        size = np.abs(errors)
-        share = "" if below is None else f"{np.mean(below):.1%}"
+    for name, against, ratios, below in lines:
+        errors = np.abs(ratios - 1.0)
         print(
-            f"| {name} | {against} | {np.median(size):.1%} | {np.quantile(size, 0.9):.1%} "
-            f"| {1 + np.median(errors):.3f} | {share} |"
+            f"| {name} | {against} | {np.median(errors):.1%} | {np.quantile(errors, 0.9):.1%} "
+            f"| {np.median(ratios):.3f} | {below} |"
         )
+
+
+def draw(profile: ModelProfile, found: list[tuple[SweepPoint, float]], path: Path) -> None:
+    """The calibration picture: predictions as served against what steps took, and how often quantiles held."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    served = serve(profile.latency_model, found)
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    agreement, reliability = figure.subplots(1, 2)
+    seconds = np.array([each for _, each in found])
+    agreement.scatter(1e3 * seconds, 1e3 * seconds * np.array(served.ratios), s=8, color="0.7", label="single steps")
+    for phase, color in (("decode", "#0072b2"), ("prefill", "#d55e00"), ("mixed", "#009e73")):
+        mixes = [mix for mix in served.predicted if phase_of(mix) == phase]
+        was = [1e3 * statistics.median(s for each, s in found if each == mix) for mix in mixes]
+        said = [1e3 * statistics.median(served.predicted[mix]) for mix in mixes]
+        agreement.scatter(was, said, s=26, color=color, label=f"{phase}, medians")
+    line = np.array([0.8 * seconds.min(), 1.25 * seconds.max()]) * 1e3
+    agreement.plot(line, line, color="0.4")
+    agreement.fill_between(line, line * 0.85, line * 1.15, color="0.9", label="± 15 %")
+    agreement.set(xscale="log", yscale="log", xlabel="measured step, ms", ylabel="predicted as serving, ms")
+    agreement.legend(fontsize=8)
+    measured = np.sort(1.0 / np.array(served.ratios))
+    reliability.plot(measured, np.arange(1, len(measured) + 1) / len(measured), label="held-out steps, as serving")
+    quantiles = sorted(profile.latency_model.residual_quantiles.items())
+    reliability.plot([ratio for _, ratio in quantiles], [q for q, _ in quantiles], "o", label="quantiles of the sweep")
+    reliability.axhline(
+        0.9, color="0.4", linestyle="--", label=f"{np.mean(served.covered):.1%} below the p90 prediction"
+    )
+    reliability.set(xlabel="measured / predicted", ylabel="share of steps", xlim=(0.6, 1.8), ylim=(0, 1.01))
+    reliability.legend(fontsize=8)
+    figure.suptitle(f"{profile.model} · {profile.dtype} · {profile.device.name}: {len(found)} held-out steps")
+    figure.savefig(path, dpi=110)
+
+
+def phase_of(mix: SweepPoint) -> str:
+    """What a step holds."""
+    if not mix.chunks:
+        return "decode"
+    return "mixed" if mix.contexts else "prefill"
 
 
 def main() -> None:
@@ -133,7 +199,8 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="read, or where there is none written")
     parser.add_argument("--random-weights", action="store_true")
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--picture", type=Path)
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     source = resolve_model(options.model)
@@ -152,6 +219,8 @@ def main() -> None:
         seed=options.seed,
     )
     report(profile, mixes, found)
+    if options.picture:
+        draw(profile, found, options.picture)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -276,3 +280,38 @@ def test_a_real_model_is_profiled_within_the_budget_and_its_steps_are_predicted(
     model = measured.latency_model
     assert model.prefill_s(0, 256) > model.prefill_s(0, 32) > 0
     assert model.decode_step_s(1000) >= model.decode_step_s(16) > 0
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_half_way_goes_on_where_it_was_and_ends_as_well(tmp_path: Path) -> None:
+    directory = write_config(tmp_path / "tiny", TINY)
+    path, log = tmp_path / "p.json", tmp_path / "p.partial.jsonl"
+    command = [sys.executable, "-P", "-m", "superinfer.cli.main", "profile", str(directory)]
+    command += ["--random-weights", "--time-budget", "20", "--out", str(path)]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline_s = time.monotonic() + 60
+    while not log.exists() or log.read_bytes().count(b"\n") < 100:
+        assert first.poll() is None, "the sweep ended before it was killed"
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert not path.exists()
+    taken = log.read_bytes().count(b"\n") - 1
+
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert not log.exists()
+    found = load_profile(path)
+    again = tmp_path / "again.json"
+    subprocess.run([*command[:-1], str(again)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    undisturbed = load_profile(again)
+    kept = sum(at_s <= 0.0 for point in found.measured.points for at_s in point.at_s)
+    # Of each point's samples the first, cold one is dropped.
+    assert taken - len(found.measured.points) <= kept <= taken
+    assert found.fit.steps == undisturbed.fit.steps
+    assert found.fit.shapes == undisturbed.fit.shapes
+    ratios = [
+        found.latency_model.uncorrected_step_s(point.shape) / undisturbed.latency_model.uncorrected_step_s(point.shape)
+        for point in found.measured.points
+    ]
+    assert 0.6 < sorted(ratios)[len(ratios) // 2] < 1.7
