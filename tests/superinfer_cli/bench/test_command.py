@@ -12,6 +12,8 @@ from superinfer.cli.bench.command import fault_lines
 from superinfer.cli.bench.session import BenchResult, raise_engine_error
 from superinfer.cli.main import app
 from superinfer.contracts.errors import EngineError, UsageError
+from superinfer.executor.journal import Added, begin, read_journal, repeat
+from superinfer.scheduler.outputs import FinishOutput
 
 
 @pytest.mark.parametrize(
@@ -80,10 +82,18 @@ def test_bench_on_the_real_model_compares_policies_on_the_same_requests(tmp_path
     out, scenario = tmp_path / "run", tmp_path / "short.yaml"
     scenario.write_text(SHORT)
     command = [sys.executable, "-m", "superinfer.cli.main", "bench", str(scenario)]
-    command += ["--policy", "slack", "--policy", "fcfs", "--out", str(out), "--json"]
+    command += ["--policy", "slack", "--policy", "fcfs", "--journal", "--out", str(out), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["simulated"] is False
     assert all(run["completed"] == 8 for run in summary["runs"])
     assert summary["token_agreement"]["compared"] == 8
+    for policy in ("slack", "fcfs"):
+        first, *entries = read_journal(out / f"journal-{policy}.jsonl")
+        scheduler = begin(first)
+        ended = [each for entry in entries for each in repeat(scheduler, entry) if isinstance(each, FinishOutput)]
+        requests = {entry.request.request_id for entry in entries if isinstance(entry, Added)}
+        assert {each.request_id for each in ended} == requests
+        assert len(requests) >= 8
+        assert not list(scheduler.open_sequences)
