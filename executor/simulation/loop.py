@@ -62,6 +62,14 @@ class _StretchEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class _PlanDue:
+    """A domain that has died `deaths` times before may be told its next step."""
+
+    domain_id: str
+    deaths: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Death:
     fault: DomainFault
 
@@ -76,7 +84,7 @@ class _Return:
     record: FaultRecord
 
 
-_Event = _StepEnd | _StretchEnd | _Death | _Detection | _Return
+_Event = _StepEnd | _StretchEnd | _PlanDue | _Death | _Detection | _Return
 
 
 def simulate(
@@ -91,6 +99,7 @@ def simulate(
     drift: Drift | None = None,
     seed: int = 0,
     overhead_s: float = 0.0,
+    lead_s: float | None = None,
     block_copy_s: float = 0.0,
     faults: Sequence[DomainFault] = (),
     policy: Policy | None = None,
@@ -100,7 +109,9 @@ def simulate(
     """Run the requests (with arrival times from 0) through a scheduler on simulated devices.
 
     A list is sorted by arrival; any other iterable has to come in that order and is read as the clock moves on, so that
-    a long trace never lies in memory. A domain plans its next step when the last one ends, as the engine does.
+    a long trace never lies in memory. A domain plans its next step when the last one ends; with a `lead_s`, so long
+    before the time at which the last one is expected to end, as the engine does: what arrives after that waits for a
+    whole step more. Then no steps are taken together.
     `domains` are specs, or a number of domains of `kv_blocks` each; `overhead_s` is the gap between steps, and
     `block_copy_s` the time that each rotated KV block adds to the step before which it is copied. With
     `fast_forward` steps are taken together while nothing can change a decision. `on_progress` gets the number of
@@ -118,8 +129,9 @@ def simulate(
         drift,
         seed,
         overhead_s,
+        lead_s,
         block_copy_s,
-        fast_forward,
+        fast_forward and lead_s is None,
     )
     for fault in faults:
         loop.push(fault.time_s, _Death(fault))
@@ -141,6 +153,7 @@ class _Loop:
         drift: Drift | None,
         seed: int,
         overhead_s: float,
+        lead_s: float | None,
         block_copy_s: float,
         fast_forward: bool,
     ) -> None:
@@ -152,12 +165,13 @@ class _Loop:
         self.records: list[FaultRecord] = []
         self._specs = specs
         self._model, self._sigma, self._drift, self._seed = model, sigma, drift, seed
-        self._overhead_s, self._block_copy_s = overhead_s, block_copy_s
+        self._overhead_s, self._lead_s, self._block_copy_s = overhead_s, lead_s, block_copy_s
         self._fast_forward = fast_forward
         self._next_arrival_s = math.inf
         self._disturbances_s: list[float] = []
         self._devices = {domain_id: self._device(domain_id, 0) for domain_id in specs}
         self._deaths = dict.fromkeys(specs, 0)
+        self._busy_until_s = dict.fromkeys(specs, 0.0)
         self._dead: set[str] = set()
         self._idle = dict.fromkeys(specs)
         self._order = itertools.count()
@@ -166,7 +180,7 @@ class _Loop:
     def push(self, time_s: float, event: _Event) -> None:
         """Something is due at a time; what is due at the same time happens in the order in which it was pushed."""
         heapq.heappush(self._events, (time_s, next(self._order), event))
-        if not isinstance(event, (_StepEnd, _StretchEnd)):
+        if not isinstance(event, (_StepEnd, _StretchEnd, _PlanDue)):
             heapq.heappush(self._disturbances_s, time_s)
 
     def run(self, arrivals: Iterator[Request], on_progress: Callable[[int, float], None]) -> None:
@@ -200,8 +214,12 @@ class _Loop:
         if isinstance(event, _StepEnd):
             domain_id = event.result.domain_id
             if event.deaths == self._deaths[domain_id]:
-                self._idle[domain_id] = None
+                if self._lead_s is None:
+                    self._idle[domain_id] = None
                 self._note(self.scheduler.observe(event.result, self.now))
+        elif isinstance(event, _PlanDue):
+            if event.deaths == self._deaths[event.domain_id]:
+                self._idle[event.domain_id] = None
         elif isinstance(event, _StretchEnd):
             stretch = event.stretch
             self._idle[stretch.domain_id] = None
@@ -233,11 +251,16 @@ class _Loop:
             if domain_id in self._dead:
                 continue
             device = self._devices[domain_id]
-            device.now = self.now + self._overhead_s
+            deaths = self._deaths[domain_id]
+            device.now = max(self.now, self._busy_until_s[domain_id]) + self._overhead_s
             result = device.execute(plan)
             if self._block_copy_s and (plan.rotate_out or plan.rotate_in):
                 result.finished_s += self._block_copy_s * rotated_blocks(plan)
-            self.push(result.finished_s, _StepEnd(result, self._deaths[domain_id]))
+            self._busy_until_s[domain_id] = result.finished_s
+            self.push(result.finished_s, _StepEnd(result, deaths))
+            if self._lead_s is not None:
+                expected_s = result.started_s + max(plan.predicted_s - self._lead_s, 0.0)
+                self.push(min(expected_s, result.finished_s), _PlanDue(domain_id, deaths))
 
     def _skip(self, domain_id: str) -> bool:
         """Take the next steps of a domain together where nothing can change a decision; False where one is to be
@@ -274,6 +297,7 @@ class _Loop:
         domain_id = record.fault.domain_id
         record.ready_s = self.now
         self._dead.discard(domain_id)
+        self._busy_until_s[domain_id] = self.now
         self._devices[domain_id] = self._device(domain_id, self._deaths[domain_id])
         self._idle[domain_id] = None
         self.scheduler.domain_ready(self._specs[domain_id], self.now)

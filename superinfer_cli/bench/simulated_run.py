@@ -65,6 +65,8 @@ def simulate_load(
         sigma=target.sigma,
         drift=target.drift,
         seed=seed,
+        overhead_s=target.overhead_s,
+        lead_s=target.lead_s,
         block_copy_s=target.block_copy_s,
         faults=domain_faults(faults, target, load.sending_s),
         policy=made,

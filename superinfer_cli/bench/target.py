@@ -31,7 +31,8 @@ class SimulationTarget:
     time and `drift` that of the device's speed.
 
     `block_copy_s` is what a rotated KV block adds to a step, `restart_s` a dead domain's time until it serves again.
-    `origin` says where the latency model comes from, for config.yaml.
+    `overhead_s` lies between two steps; a step is planned `lead_s` before the end of the one before, or when that has
+    ended. `origin` says where the latency model comes from, for config.yaml.
     """
 
     model: str
@@ -46,6 +47,8 @@ class SimulationTarget:
     max_position: int | None
     origin: dict[str, Any]
     drift: Drift | None = None
+    overhead_s: float = 0.0
+    lead_s: float | None = None
 
 
 def cluster_target(model: str, topology_path: Path, dtype: str) -> SimulationTarget:

@@ -87,6 +87,28 @@ def test_copies_over_the_host_link_lengthen_the_steps_that_rotate() -> None:
     assert none.duration_s == run(list(requests), "vlt", kv_blocks=4000).duration_s
 
 
+def test_what_arrives_after_the_next_step_was_planned_waits_for_a_step_more() -> None:
+    ends = [fate.first_token_s for fate in run([request(0, 0.0, outputs=n) for n in (1,)]).requests]
+    first_end_s = ends[0]
+    late, early = request(1, first_end_s - 0.002), request(1, first_end_s - 0.006)
+    waits = {
+        name: run([request(0, 0.0, outputs=40), each], lead_s=lead_s).requests[1].first_token_s
+        for name, each, lead_s in (("late", late, 0.004), ("early", early, 0.004), ("unplanned", late, None))
+    }
+    decode_s = MODEL.decode_step_s(21)
+    assert waits["early"] == pytest.approx(waits["unplanned"])
+    assert waits["late"] - waits["unplanned"] == pytest.approx(decode_s, rel=1e-3)
+
+
+@pytest.mark.parametrize("policy", ["slack", "fcfs", "vlt"])
+def test_planning_ahead_loses_and_repeats_nothing(policy: str) -> None:
+    requests = [request(i, 0.15 * i, 30 + 7 * (i % 9), 3 + i % 11) for i in range(60)]
+    faults = [DomainFault(time_s=3.0, domain_id="domain-1", restart_s=2.0)]
+    result = run(requests, policy, domains=2, kv_blocks=60, host_blocks=200, sigma=0.2, lead_s=0.004, faults=faults)
+    assert [fate.output_tokens for fate in result.requests] == [r.sampling.max_tokens for r in requests]
+    assert all(fate.reason == "length" for fate in result.requests)
+
+
 SPECS = [DomainSpec("a", 500), DomainSpec("b", 500)]
 
 
