@@ -4,12 +4,13 @@
     python tests/benchmarks/request_accuracy.py RUN [RUN ...] [--draws 3] [--json FILE]
 
 The scheduler's calls are gone through again. Whenever a request had come, a copy of the scheduler (a fork of this
-process) is run ahead until the request has ended: as if nobody else came, and with as many others as have been coming
-of late, the mean of `--draws` draws. That is what could have been said of the request then, queueing included. Printed
-is |predicted − real| / real of its time to first token and per output token as the client saw them, by contract: the
-mean, the median, the 90 % quantile, and the mean prediction over the mean of what was real; beside it the same of the
-sums that admission weighs (`AdmissionControl.estimate`). For steps: the error of predictions as made, the common level
-of measured over predicted by the profile alone, and the gaps between steps that follow each other.
+process) is run ahead until the request has ended, queueing included. With the requests that then came, it says how
+good the picture of the engine is: latency model, scheduler, clock. As if nobody else came, and with as many others as
+have been coming of late (the mean of `--draws` draws), it is what could have been said of the request at that moment.
+Printed is |predicted − real| / real of its time to first token and per output token as the client saw them, by
+contract: the mean, the median, the 90 % quantile, and the mean prediction over the mean of what was real; beside it the
+same of the sums that admission weighs (`AdmissionControl.estimate`). For steps: the error of predictions as made, the
+common level of measured over predicted by the profile alone, and the gaps between steps that follow each other.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ import numpy as np
 
 from superinfer.executor.journal import Added, Begun, Observed, Planned, begin, read_journal, repeat
 from superinfer.executor.simulation.forecast import expected_arrivals, forecast
+from superinfer.scheduler.request import Request
 from superinfer.scheduler.scheduler import Scheduler
 
 Times = tuple[float, float]
 """Time to first token and time per output token, seconds."""
 
-WAYS = ("nobody else comes", "others as of late", "admission's sums")
+WAYS = ("those that came", "nobody else comes", "others as of late", "admission's sums")
 
 
 @dataclass(slots=True)
@@ -56,8 +58,8 @@ class Replay:
         self.steps = Steps()
         self._draws = draws
         self._began_s: dict[str, float] = {}
-        entries = read_journal(path)
-        first = next(entries)
+        first, *entries = read_journal(path)
+        self._coming = [entry.request for entry in entries if isinstance(entry, Added)]
         assert isinstance(first, Begun), f"{path}: does not begin with what the scheduler was made of"
         self.scheduler = begin(first)
         for number, entry in enumerate(entries):
@@ -67,6 +69,8 @@ class Replay:
             repeat(self.scheduler, entry)
             if isinstance(entry, Planned) and not in_flight:
                 self._began_s[entry.domain_id] = entry.now
+            if isinstance(entry, Added):
+                del self._coming[0]
             if isinstance(entry, Added) and entry.request.request_id in request_ids:
                 self._ask(entry, number)
 
@@ -89,27 +93,31 @@ class Replay:
         request, scheduler = entry.request, self.scheduler
         outputs = request.sampling.max_tokens
         found: dict[str, Times] = {}
-        for way in WAYS[:2]:
-            draws = [
-                _in_a_fork(scheduler, entry.now, request.request_id, self._began_s, None if way == WAYS[0] else seed)
-                for seed in range(number, number + (1 if way == WAYS[0] else self._draws))
-            ]
+        seeds = range(number, number + self._draws)
+        arrivals: dict[str, list[Iterator[Request]]] = {
+            WAYS[0]: [iter(self._coming)],
+            WAYS[1]: [iter(())],
+            WAYS[2]: [expected_arrivals(scheduler, entry.now, seed) for seed in seeds],
+        }
+        for way, streams in arrivals.items():
+            draws = [_in_a_fork(scheduler, entry.now, request.request_id, self._began_s, stream) for stream in streams]
             first_s, last_s = fmean(first for first, _ in draws), fmean(last for _, last in draws)
             found[way] = first_s - request.arrival_s, (last_s - first_s) / max(outputs - 1, 1)
         sequence = next(each for each in scheduler.open_sequences if each.request.request_id == request.request_id)
         scheduler.speeds.speak_for_all()
         estimate = scheduler.admission.estimate(sequence, entry.now)
-        found[WAYS[2]] = entry.now + estimate.first_token_s - request.arrival_s, estimate.token_s
+        found[WAYS[3]] = entry.now + estimate.first_token_s - request.arrival_s, estimate.token_s
         self.predicted[request.request_id] = found
 
 
-def _in_a_fork(scheduler: Scheduler, now: float, request_id: str, began_s: dict[str, float], seed: int | None) -> Times:
-    """Run a copy of the scheduler ahead: the request's first and last token; draws of `seed`, None for nobody else."""
+def _in_a_fork(
+    scheduler: Scheduler, now: float, request_id: str, began_s: dict[str, float], arrivals: Iterator[Request]
+) -> Times:
+    """Run a copy of the scheduler ahead: the request's first and last token."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         try:
-            arrivals = None if seed is None else expected_arrivals(scheduler, now, seed)
             times = forecast(scheduler, now, [request_id], started_s=began_s, arrivals=arrivals)[request_id]
             os.write(writer, json.dumps([times.first_token_s, times.last_token_s]).encode())
         finally:
