@@ -179,6 +179,8 @@ class Stats(msgspec.Struct, tag=True, kw_only=True):
     contracts: list[ContractStats]
     domains_up: list[str]
     reserved_gb_per_s: dict[str, dict[str, float]] = {}
+    rotations: int = 0
+    recomputations: int = 0
 
 
 EngineMessage = (

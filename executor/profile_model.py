@@ -32,12 +32,24 @@ from superinfer.profiler.sweep_points import SweepLimits, sweep_points
 THREADS = 1
 """Threads of a worker, in profiling as in serving."""
 
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_tile"}
+"""A CPU with any of these multiplies bfloat16."""
 
-def resolve_dtype(dtype: DType) -> str:
-    """The precision that a worker computes in on this machine."""
-    from superinfer.executor.model_runner import compute_dtype
 
-    return str(compute_dtype(dtype)).removeprefix("torch.")
+def resolve_dtype(dtype: DType, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The precision that a worker stores and computes in on this machine, as `model_runner.compute_dtype`.
+
+    The CPU's flags say so without torch, whose import takes longer than all else that a command does before an engine
+    starts.
+    """
+    if dtype != "auto":
+        return dtype
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return "bfloat16" if BFLOAT16_FLAGS & set(flags) else "float32"
 
 
 def profile_model(

@@ -129,7 +129,8 @@ class InFlightStep:
 class DomainState:
     """What the scheduler knows of one domain. `running` and `rotated` are keyed by sequence id, in order of entry;
     `batch` is the last step's. Sequences may hold blocks of any pool of `memory`; new ones come from `device_blocks`.
-    `segment` is the number of that pool where what is in it outlives the domain, else None.
+    `segment` is the number of that pool where what is in it outlives the domain, else None. Counted are the times that
+    a sequence gave way: `rotations` of its KV to host memory, `recomputations` where that had no room for it.
     """
 
     domain_id: str
@@ -146,6 +147,8 @@ class DomainState:
     finished: list[int] = field(default_factory=list)
     next_step_id: int = 0
     batch: Batch | None = None
+    rotations: int = 0
+    recomputations: int = 0
 
     def in_step(self) -> set[int]:
         """The ids of the sequences that have work in a step in flight."""

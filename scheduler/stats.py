@@ -28,7 +28,10 @@ class ContractCounts(msgspec.Struct):
 
 
 class SchedulerStats(msgspec.Struct, kw_only=True):
-    """Counts over all domains that are up; `reserved_gb_per_s` is what contracts hold of a domain, by both ids."""
+    """Counts over all domains that are up; `reserved_gb_per_s` is what contracts hold of a domain, by both ids.
+
+    `rotations` and `recomputations` are the times that a sequence gave way to another, by what became of its KV.
+    """
 
     time_s: float
     waiting: int
@@ -41,6 +44,8 @@ class SchedulerStats(msgspec.Struct, kw_only=True):
     contracts: dict[str, ContractCounts]
     domains_up: list[str]
     reserved_gb_per_s: dict[str, dict[str, float]] = {}
+    rotations: int = 0
+    recomputations: int = 0
 
 
 def snapshot(
@@ -84,4 +89,6 @@ def snapshot(
         contracts=contracts,
         domains_up=[domain.domain_id for domain in domains_up],
         reserved_gb_per_s=reserved_gb_per_s,
+        rotations=sum(domain.rotations for domain in domains_up),
+        recomputations=sum(domain.recomputations for domain in domains_up),
     )

@@ -98,6 +98,7 @@ class StepMemory:
             self._release(sequence.blocks)
             del self.domain.running[sequence.sequence_id]
             self.domain.finished.append(sequence.sequence_id)
+            self.domain.recomputations += 1
             if self.gate is not None:
                 self.gate.left(sequence, self.now)
             sequence.restart()
@@ -124,6 +125,7 @@ class StepMemory:
             )
         )
         self._release(sequence.blocks)
+        self.domain.rotations += 1
         sequence.blocks, sequence.host_blocks = [], host
         sequence.status = Status.ROTATED
         sequence.enter_stage("rotated", self.now)

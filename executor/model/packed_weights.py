@@ -1,9 +1,9 @@
 """Weights in the layout that kernels read, kept on disk and mapped into memory: a worker starts without packing them.
 
-One file for each checkpoint, `weights/` in the cache directory: the length of an index (8 bytes, little-endian), the
-index (msgpack: name → offset, bytes and type), then the tensors, each at a multiple of a page. Workers of one machine
-share its pages. A file is used for exactly the checkpoint (paths, sizes and times of its files) and the layout that it
-was made from.
+One file for each checkpoint, `weights/` in the cache directory: the length of an index and a checksum of all that
+follows (8 bytes each, little-endian), the index (msgpack: name → offset, bytes and type), then the tensors, each at a
+multiple of a page. Workers of one machine share its pages. A file is used for exactly the checkpoint (paths, sizes and
+times of its files) and the layout that it was made from; one whose checksum is wrong is made again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from typing import Annotated
 import msgspec
 import torch
 
+from superinfer.executor.model.file_checksum import checksum
 from superinfer.profiler.cache import cache_dir
 
-LAYOUT = 1
-"""To be raised whenever `panels.pack_panels` lays weights out in another way."""
+LAYOUT = 2
+"""To be raised whenever `panels.pack_panels` lays weights out in another way, or this file does."""
 
 PAGE_BYTES = 4096
+_PREFIX_BYTES = 16
 ABANDONED_AFTER_S = 3600.0
 """Nobody writes so long at one file."""
 
@@ -85,16 +87,18 @@ class PackedWeights:
 
     def _open(self, path: Path) -> None:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
+            length, expected = (int.from_bytes(file.read(8), "little") for _ in range(2))
             if length > path.stat().st_size:
                 raise ValueError("the file is not as long as its own index")
             index = msgspec.msgpack.decode(file.read(length), type=dict[str, _Entry])
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        start = _whole_pages(8 + length)
+        start = _whole_pages(_PREFIX_BYTES + length)
         if any(start + entry.offset + entry.length > len(mapped) for entry in index.values()):
             return
         with contextlib.suppress(OSError, ValueError):
             mapped.madvise(_POPULATE_READ)
+        if checksum(mapped, _PREFIX_BYTES) != expected:
+            return
         self._index, self._map, self._start = index, mapped, start
 
     @staticmethod
@@ -113,15 +117,19 @@ class PackedWeights:
             index[name] = _Entry(offset, tensor.nbytes, str(tensor.dtype))
             offset = _whole_pages(offset + tensor.nbytes)
         header = msgspec.msgpack.encode(index)
-        start = _whole_pages(8 + len(header))
+        start = _whole_pages(_PREFIX_BYTES + len(header))
         descriptor, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(len(header).to_bytes(8, "little") + header)
+            with os.fdopen(descriptor, "w+b") as file:
+                file.write(len(header).to_bytes(8, "little").ljust(_PREFIX_BYTES, b"\0") + header)
                 for name, tensor in tensors.items():
                     file.seek(start + index[name].offset)
                     file.write(memoryview(tensor.view(torch.uint8).numpy()))
                 file.truncate(start + offset)
+                file.flush()
+                with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+                    file.seek(8)
+                    file.write(checksum(mapped, _PREFIX_BYTES).to_bytes(8, "little"))
                 file.flush()
                 os.fsync(file.fileno())  # a rename must not reach the disk before what it publishes
             os.replace(partial, path)

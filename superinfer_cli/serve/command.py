@@ -265,12 +265,11 @@ def run(
     from superinfer.contracts.errors import EngineError
     from superinfer.executor.client import EngineClient
     from superinfer.executor.launch import EngineProcess
-    from superinfer.executor.tokenizer import load_tokenizer
+    from superinfer.executor.tokenizer import Tokenizer, load_tokenizer
 
-    tokenizer = load_tokenizer(source.directory)
     port = bound.getsockname()[1]
 
-    async def main(engine: EngineProcess) -> None:
+    async def main(engine: EngineProcess, tokenizer: Tokenizer) -> None:
         client = EngineClient(engine.endpoint, engine_alive=engine.is_alive, silence_s=silence_s)
         ready = await client.connect()
         settings = ServerSettings(model_name, ready.max_model_len, keys, holders)
@@ -304,5 +303,6 @@ def run(
 
     with EngineProcess(config) as engine:
         with err.status(f"starting {count(config.domains, 'worker process')} …"):
+            tokenizer = load_tokenizer(source.directory)  # while the engine starts: both take seconds
             engine.wait_ready(START_TIMEOUT_S)
-        asyncio.run(main(engine))
+        asyncio.run(main(engine, tokenizer))

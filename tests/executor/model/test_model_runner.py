@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from superinfer.contracts.errors import ModelError, ResourceError
-from superinfer.executor.config import WorkerConfig
-from superinfer.executor.model_runner import ModelRunner
+from superinfer.executor.config import DType, WorkerConfig
+from superinfer.executor.model_runner import ModelRunner, compute_dtype
+from superinfer.executor.profile_model import resolve_dtype
 from superinfer.scheduler.request import SamplingParams
 
 
@@ -165,3 +166,14 @@ def test_weights_larger_than_memory_are_refused_before_loading(checkpoint: Calla
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ResourceError, match="weights need"):
         ModelRunner(WorkerConfig(domain_id="d", model_dir=str(tmp_path), random_weights=True))
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
+def test_the_precision_is_the_same_whether_asked_with_torch_or_without(dtype: DType) -> None:
+    assert resolve_dtype(dtype) == str(compute_dtype(dtype)).removeprefix("torch.")
+
+
+def test_a_cpu_says_that_it_multiplies_bfloat16(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor: 0\nflags\t\t: fpu avx512f avx512_bf16\n")
+    assert resolve_dtype("auto", tmp_path / "cpuinfo") == "bfloat16"
+    assert resolve_dtype("auto", tmp_path / "absent") == "float32"

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 import torch
 
+from superinfer.executor.model import file_checksum
+from superinfer.executor.model.file_checksum import CHUNK_BYTES, checksum
 from superinfer.executor.model.linear import Linear
 from superinfer.executor.model.packed_weights import PackedWeights, packed_weights_path
 
@@ -82,7 +84,8 @@ def test_an_index_that_points_before_its_file_is_as_good_as_nothing(model_dir: P
     path = packed_weights_path(model_dir, torch.float32)
     path.parent.mkdir(parents=True)
     index = msgspec.msgpack.encode({"a": [-4096, 256, "torch.float32"]})
-    path.write_bytes((len(index).to_bytes(8, "little") + index).ljust(8192, b"\0"))
+    content = index.ljust(8192 - 16, b"\0")
+    path.write_bytes(len(index).to_bytes(8, "little") + checksum(content, 0).to_bytes(8, "little") + content)
     assert PackedWeights(path).get("a", 64, torch.float32) is None
 
 
@@ -98,3 +101,27 @@ def test_what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not(m
     kept.save()
     assert not abandoned.exists()
     assert current.exists()
+
+
+@pytest.mark.parametrize("place", [16, 4096, -256, -1])
+def test_a_file_with_one_wrong_byte_is_made_again(model_dir: Path, place: int) -> None:
+    path = packed_weights_path(model_dir, torch.float32)
+    kept = PackedWeights(path)
+    kept.add("a", torch.arange(65_536, dtype=torch.float32))
+    kept.save()
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    kept = PackedWeights(path)
+    assert kept.get("a", 65_536, torch.float32) is None
+    kept.add("a", torch.arange(65_536, dtype=torch.float32))
+    kept.save()
+    assert PackedWeights(path).get("a", 65_536, torch.float32) is not None
+
+
+def test_chunks_that_changed_places_have_another_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = torch.arange(8 * CHUNK_BYTES // 4, dtype=torch.int32).numpy()
+    swapped = words.reshape(-1, 2, CHUNK_BYTES // 4)[:, ::-1].copy()
+    assert checksum(words.tobytes(), 0) != checksum(swapped.tobytes(), 0)
+    monkeypatch.setattr(file_checksum, "MOST_BYTES", 2 * CHUNK_BYTES)
+    assert checksum(words.tobytes(), 0) != checksum(swapped.tobytes(), 0)

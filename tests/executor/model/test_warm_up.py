@@ -15,6 +15,7 @@ from superinfer.executor.config import WorkerConfig
 from superinfer.executor.model.architecture import load_architecture
 from superinfer.executor.model_runner import ModelRunner
 from superinfer.executor.warm_up import smaller
+from superinfer.executor.worker_forks import ONE_THREAD
 
 PROGRAM = """
 import gc, os, sys
@@ -50,11 +51,13 @@ def test_every_family_has_a_smaller_one_that_runs(family: str, checkpoint: Calla
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "qwen2-moe"])
-def test_a_runner_loads_no_kernel_that_was_not_preloaded(kind: str, checkpoint: Callable[..., Path]) -> None:
+def test_a_runner_loads_no_kernel_that_was_not_preloaded(
+    kind: str, checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
     config = WorkerConfig(domain_id="0", model_dir=str(checkpoint(kind)), kv_cache_bytes=1 << 24, max_model_len=128)
-    single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    settings = {**ONE_THREAD, "SUPERINFER_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", PROGRAM, msgspec.json.encode(config).decode()]
-    done = subprocess.run(command, env={**os.environ, **single}, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, check=True)
     threads, before, after = map(int, done.stdout.split())
     assert threads == 1
     assert after == before > 0
