@@ -13,6 +13,7 @@ from superinfer.cli.serve.event_stream import ClientGoneError
 from superinfer.cli.serve.middleware import APIKeyMiddleware, BodyLimitMiddleware, RequestIdMiddleware
 from superinfer.cli.serve.state import Engine, ServerSettings, Service
 from superinfer.contracts.registry import ContractRegistry
+from superinfer.executor.runtime.device_sampler import DeviceSampler
 from superinfer.executor.tokenizer import Tokenizer
 
 CLIENT_CLOSED_REQUEST = 499
@@ -25,13 +26,15 @@ def create_app(
     settings: ServerSettings,
     *,
     book: ContractBook | None = None,
+    devices: DeviceSampler | None = None,
 ) -> FastAPI:
     """The whole HTTP API; `app.state.service` holds what the routes share.
 
-    `book` is `registry`'s; without one contracts are neither saved nor checked against the device.
+    `book` is `registry`'s; without one contracts are neither saved nor checked against the device. `devices` are those
+    whose figures /health tells.
     """
     app = FastAPI(title="SuperInfer", summary="OpenAI-compatible serving with SLO contracts")
-    app.state.service = Service(engine, tokenizer, registry, settings, book or ContractBook(registry))
+    app.state.service = Service(engine, tokenizer, registry, settings, book or ContractBook(registry), devices=devices)
     add_error_handlers(app)
 
     @app.exception_handler(ClientGoneError)

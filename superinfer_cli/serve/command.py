@@ -265,6 +265,8 @@ def run(
     from superinfer.contracts.errors import EngineError
     from superinfer.executor.client import EngineClient
     from superinfer.executor.launch import EngineProcess
+    from superinfer.executor.runtime.cpu import CpuRuntime
+    from superinfer.executor.runtime.device_sampler import DeviceSampler
     from superinfer.executor.tokenizer import Tokenizer, load_tokenizer
 
     port = bound.getsockname()[1]
@@ -273,7 +275,8 @@ def run(
         client = EngineClient(engine.endpoint, engine_alive=engine.is_alive, silence_s=silence_s)
         ready = await client.connect()
         settings = ServerSettings(model_name, ready.max_model_len, keys, holders)
-        app = create_app(client, tokenizer, book.registry, settings, book=book)
+        devices = DeviceSampler(CpuRuntime())
+        app = create_app(client, tokenizer, book.registry, settings, book=book, devices=devices)
         listen(bound, host, port)
 
         def on_ready() -> None:

@@ -15,7 +15,7 @@ router = APIRouter()
 
 @router.get("/health")
 async def health(service: Annotated[Service, Depends(get_service)]) -> Response:
-    """What a load balancer asks; 503 says why."""
+    """What a load balancer asks; 503 says why. `devices` has the figures of each that it can measure."""
     if service.in_flight.draining:
         raise unavailable("The server is shutting down.", code="shutting_down")
     stats = await engine_stats(service)
@@ -29,5 +29,6 @@ async def health(service: Annotated[Service, Depends(get_service)]) -> Response:
             "waiting": stats.waiting,
             "kv_blocks_free": stats.kv_blocks_free,
             "kv_blocks_total": stats.kv_blocks_total,
+            "devices": {} if service.devices is None else service.devices.figures(),
         }
     )

@@ -18,6 +18,7 @@ from superinfer.contracts.contract import SLOContract
 from superinfer.contracts.errors import EngineError
 from superinfer.contracts.registry import ContractRegistry
 from superinfer.executor.messages import FellBack, Finished, Rejected, Stats, Tokens
+from superinfer.executor.runtime.device_sampler import DeviceSampler
 from superinfer.executor.tokenizer import Tokenizer
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.steps import FinishReason
@@ -95,7 +96,10 @@ class InFlight:
 
 @dataclass
 class Service:
-    """Everything the routes share. `contracts_lock` keeps a change of contracts whole; `book` makes it."""
+    """Everything the routes share. `contracts_lock` keeps a change of contracts whole; `book` makes it.
+
+    `devices` knows how busy this machine's devices are.
+    """
 
     engine: Engine
     tokenizer: Tokenizer
@@ -105,6 +109,7 @@ class Service:
     in_flight: InFlight = field(default_factory=InFlight)
     header_contracts: KnownContracts = field(default_factory=KnownContracts)
     contracts_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    devices: DeviceSampler | None = None
 
 
 def get_service(request: HTTPRequest) -> Service:

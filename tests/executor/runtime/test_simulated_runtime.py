@@ -8,6 +8,7 @@ from superinfer.contracts.errors import UsageError
 from superinfer.executor.runtime.base import DeviceRuntime
 from superinfer.executor.runtime.cpu import CpuRuntime
 from superinfer.executor.runtime.description import HealthEvent
+from superinfer.executor.runtime.device_sampler import DeviceSampler
 from superinfer.executor.runtime.errors import BandwidthRefusedError
 from superinfer.executor.runtime.metrics import DeviceMetrics
 from superinfer.executor.runtime.simulated import SimulatedRuntime
@@ -74,3 +75,17 @@ def test_affinity_is_remembered_by_phase_and_checked() -> None:
     assert runtime.affinity == {(7, "prefill"): 0x00FF, (7, "decode"): 0xFF00}
     with pytest.raises(UsageError, match="mask 0x10000"):
         runtime.set_compute_affinity(7, 0x10000)
+
+
+def test_a_sampler_measures_once_a_second_and_leaves_out_what_a_device_has_not() -> None:
+    now = [0.0]
+    runtime = make_runtime()
+    runtime.set_metrics("node/gpu-0", DeviceMetrics(memory_used_bytes=5))
+    sampler = DeviceSampler(runtime, clock=lambda: now[0])
+    expected = {"node/gpu-0": {"memory_used_bytes": 5}, "node/gpu-1": {}, "node/gpu-2": {}}
+    assert sampler.figures() == expected
+    runtime.set_metrics("node/gpu-0", DeviceMetrics(memory_used_bytes=6))
+    now[0] = 0.9
+    assert sampler.figures() == expected
+    now[0] = 1.1
+    assert sampler.figures()["node/gpu-0"] == {"memory_used_bytes": 6}

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
+import httpx
 import pytest
+
+from superinfer.executor.runtime.device_sampler import DeviceSampler
+from superinfer.executor.runtime.metrics import DeviceMetrics
+from superinfer.executor.runtime.simulated import SimulatedRuntime
+from superinfer.scheduler.topology import parse_topology
 
 pytestmark = pytest.mark.anyio
 
@@ -108,6 +114,16 @@ async def test_health_follows_the_engine(client, engine, monkeypatch):
     monkeypatch.setattr("superinfer.cli.serve.state.ENGINE_ANSWER_S", 0.05)
     engine.answers_stats = False
     assert (await client.get("/health")).status_code == 503
+
+
+async def test_health_has_the_figures_that_devices_have(make_app):
+    runtime = SimulatedRuntime(parse_topology("nodes: [{name: n, devices: [{name: d, type: H100-SXM5}]}]", "test"))
+    runtime.set_metrics("n/d", DeviceMetrics(device_utilization_percent=37.5, clock_throttle_reasons=[]))
+    app = make_app()
+    app.state.service.devices = DeviceSampler(runtime)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        devices = (await client.get("/health")).json()["devices"]
+    assert devices == {"n/d": {"device_utilization_percent": 37.5, "clock_throttle_reasons": []}}
 
 
 async def test_unknown_routes_and_methods_have_the_same_shape(client):
