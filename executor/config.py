@@ -9,13 +9,14 @@ import msgspec
 from superinfer.contracts.contract import SLOContract
 from superinfer.scheduler.config import SchedulerConfig
 
-DType = Literal["auto", "float32", "bfloat16"]
+DType = Literal["auto", "float32", "bfloat16", "int8"]
 
 
 class WorkerConfig(msgspec.Struct, kw_only=True):
     """One worker process. `cores` are the CPU numbers it is pinned to; empty leaves it unpinned.
 
-    `dtype` "auto" is bfloat16 where the CPU multiplies it in hardware (AVX512-BF16, AMX), float32 elsewhere.
+    `dtype` "auto" is bfloat16 where the CPU multiplies it in hardware (AVX512-BF16, AMX), float32 elsewhere; "int8" is
+    of the weights, beside float32 activations and cache.
     `kv_cache_bytes` None takes a share of the free memory, which `workers` workers divide among them. `kv_pools` are
     file descriptors of all domains' pools (`superinfer.executor.kv_pools`), of which those of `segment` are this
     worker's; without them its cache ends with it, and unless `device_outlives` its device pool does.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from superinfer.executor.config import DType
 from superinfer.executor.runtime.base import DeviceRuntime
 from superinfer.executor.runtime.curve_file import load_curve
 from superinfer.executor.runtime.description import Device, HealthEvent, mask_of
@@ -51,7 +52,9 @@ class DeviceWatch:
         return next((device for device in self._devices if device.mask & mask), self._devices[0])
 
 
-def stored_weight_bytes(model_dir: Path, parameters: int) -> float:
-    """What a step reads of the weights: their size as stored, which is how the kernels read them."""
+def stored_weight_bytes(model_dir: Path, parameters: int, dtype: DType = "auto") -> float:
+    """What a step reads of the weights: their size as stored, which is how the kernels read all but int8."""
+    if dtype == "int8":
+        return float(parameters)
     stored = sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))
     return float(stored or STORED_BYTES * parameters)

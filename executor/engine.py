@@ -296,7 +296,9 @@ class Engine:
             bandwidth_gb_per_s=measured or profile.device.memory_read_gb_per_s or 0.0,
             kv_bytes_per_token=float(profile.static.memory.kv_bytes_per_token),
             segment=worker.config.segment if self._kv_pools else None,
-            weight_bytes=stored_weight_bytes(Path(self._config.model_dir), profile.architecture.parameters),
+            weight_bytes=stored_weight_bytes(
+                Path(self._config.model_dir), profile.architecture.parameters, self._config.dtype
+            ),
             device_id=device_id,
             device_outlives=self._config.checkpoint.placement == "in_place",
         )

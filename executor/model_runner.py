@@ -39,10 +39,18 @@ from superinfer.scheduler.steps import Rotation, SampledToken, StepPlan, StepRes
 
 
 def compute_dtype(dtype: DType) -> torch.dtype:
-    """The torch type of a worker's weights and KV cache; "auto" is bfloat16 only where the CPU multiplies it."""
+    """The torch type of a worker's weights and KV cache; "auto" is bfloat16 only where the CPU multiplies it.
+
+    "int8" is of the weights alone: all else is float32.
+    """
     if dtype == "auto":
         return torch.bfloat16 if bfloat16_in_hardware() else torch.float32
     return torch.bfloat16 if dtype == "bfloat16" else torch.float32
+
+
+def weight_dtype(dtype: DType) -> torch.dtype:
+    """The torch type to which a worker rounds its weights where they are wider."""
+    return torch.int8 if dtype == "int8" else compute_dtype(dtype)
 
 
 class ModelRunner:
@@ -57,16 +65,16 @@ class ModelRunner:
         torch.set_num_threads(config.threads)
         directory = Path(config.model_dir)
         architecture = load_architecture(directory)
-        dtype = compute_dtype(config.dtype)
+        dtype, of_weights = compute_dtype(config.dtype), weight_dtype(config.dtype)
         self.architecture = architecture
         self.dtype = dtype
         self.block_size = config.block_size
         self.max_model_len = min(config.max_model_len, architecture.max_positions)
-        _check_weights_fit(architecture, dtype, directory)
+        _check_weights_fit(architecture, dtype, of_weights, directory)
         with torch.inference_mode():
             weights = _weight_source(config, architecture)
-            kept = PackedWeights(None if config.random_weights else packed_weights_path(directory, dtype))
-            self._decoder = Decoder(architecture, weights, dtype, self.max_model_len, kept)
+            kept = PackedWeights(None if config.random_weights else packed_weights_path(directory, of_weights))
+            self._decoder = Decoder(architecture, weights, dtype, self.max_model_len, kept, of_weights)
         self._cache = _make_cache(config, architecture, dtype, self.max_model_len)
         self.kv_blocks = self._cache.device_blocks
         self._eos_token_ids = frozenset(architecture.eos_token_ids)
@@ -202,15 +210,21 @@ def _weight_source(config: WorkerConfig, architecture: Architecture) -> WeightSo
     return SafetensorsWeights(Path(config.model_dir))
 
 
-def _check_weights_fit(architecture: Architecture, dtype: torch.dtype, directory: Path) -> None:
+def _check_weights_fit(
+    architecture: Architecture, dtype: torch.dtype, of_weights: torch.dtype, directory: Path
+) -> None:
     """Refuse a model whose weights alone exceed the memory. Raises ResourceError."""
     # Panels of bfloat16, as checkpoints mostly have them; where these serve small steps only, a float32 copy as well.
     two_copies = activation_dtype(dtype) == torch.float32 and not panels_serve_all_sizes()
     element_bytes = 6 if two_copies else 2
     needed = architecture.parameters * element_bytes
+    if of_weights == torch.int8:
+        # One byte each, but the embedding is looked up in what the checkpoint has.
+        looked_up = architecture.vocab_size * architecture.hidden_size
+        needed = architecture.parameters + (2 if architecture.tied_head else 1) * looked_up
     available = available_memory_bytes()
     if needed > available:
         raise ResourceError(
-            f"{directory}: the weights need {format_bytes(needed)} as {str(dtype).removeprefix('torch.')}, "
+            f"{directory}: the weights need {format_bytes(needed)} as {str(of_weights).removeprefix('torch.')}, "
             f"but {format_bytes(available)} of memory is available"
         )

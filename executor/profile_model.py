@@ -37,7 +37,7 @@ BFLOAT16_FLAGS = {"avx512_bf16", "amx_tile"}
 
 
 def resolve_dtype(dtype: DType, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The precision that a worker stores and computes in on this machine, as `model_runner.compute_dtype`.
+    """The precision that a worker stores its weights in on this machine, as `model_runner.weight_dtype`.
 
     The CPU's flags say so without torch, whose import takes longer than all else that a command does before an engine
     starts.
@@ -50,6 +50,18 @@ def resolve_dtype(dtype: DType, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         lines = []
     flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
     return "bfloat16" if BFLOAT16_FLAGS & set(flags) else "float32"
+
+
+def held_dtypes(source: ModelSource, dtype: DType) -> tuple[str, str | None]:
+    """The precision of a worker's cache, and that of its weights where it is another.
+
+    Next to float32 these are int8 where that is asked for, and a stored bfloat16 stays one, as random weights are.
+    """
+    if dtype == "int8":
+        return "float32", "int8"
+    computed = resolve_dtype(dtype)
+    stored = stored_dtype(source.directory) if source.has_weights else "bfloat16"
+    return computed, "bfloat16" if computed == "float32" and stored == "bfloat16" else None
 
 
 def profile_model(
@@ -94,15 +106,15 @@ def profile_model(
         raise ModelError(f"{source.name} cannot be profiled: {error}") from None
     if log is not None:
         log.remove()
-    weight_dtype = _weight_dtype(source, resolved)
-    prefill_gflop_per_s, decode_gb_per_s = achieved_rates(points, architecture, resolved, weight_dtype)
+    computed, weight_dtype = held_dtypes(source, dtype)
+    prefill_gflop_per_s, decode_gb_per_s = achieved_rates(points, architecture, computed, weight_dtype)
     return ModelProfile(
         model=source.name,
-        dtype=resolved,
+        dtype=computed,
         device=DeviceFeatures(name=subject.device, threads=THREADS, memory_read_gb_per_s=memory_gb_per_s),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         architecture=architecture,
-        static=static_features(architecture, resolved),
+        static=static_features(architecture, computed, weight_dtype=weight_dtype),
         measured=Measurement(
             points=points,
             wall_s=wall_s,
@@ -115,15 +127,6 @@ def profile_model(
         noise=fit.noise,
         weight_dtype=weight_dtype,
     )
-
-
-def _weight_dtype(source: ModelSource, dtype: str) -> str | None:
-    """The precision in which a worker holds the weights where it computes in another: a stored bfloat16 stays one.
-
-    Random weights are bfloat16.
-    """
-    stored = stored_dtype(source.directory) if source.has_weights else "bfloat16"
-    return "bfloat16" if dtype == "float32" and stored == "bfloat16" else None
 
 
 def _sweep(

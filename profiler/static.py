@@ -128,9 +128,14 @@ def activation_bytes_per_element(dtype: str) -> int:
     return max(2, BYTES_PER_ELEMENT[dtype])
 
 
-def memory_bytes(architecture: ModelArchitecture, dtype: str, *, context: int, batch: int) -> float:
-    """Bytes of the weights and of the KV cache of `batch` sequences of `context` tokens."""
-    weights = architecture.parameters * BYTES_PER_ELEMENT[dtype]
+def memory_bytes(
+    architecture: ModelArchitecture, dtype: str, *, context: int, batch: int, weight_dtype: str | None = None
+) -> float:
+    """Bytes of the weights and of the KV cache of `batch` sequences of `context` tokens.
+
+    `weight_dtype` is that of the weights where they are held in another than the cache.
+    """
+    weights = architecture.parameters * BYTES_PER_ELEMENT[weight_dtype or dtype]
     return weights + batch * architecture.visible_keys(context) * kv_bytes_per_token(architecture, dtype)
 
 
@@ -155,15 +160,19 @@ def static_features(
     *,
     prefill_tokens: int = 512,
     decode_context: int = 512,
+    weight_dtype: str | None = None,
 ) -> StaticFeatures:
-    """The four dimensions at a stated prompt length and decode context (tokens)."""
+    """The four dimensions at a stated prompt length and decode context (tokens).
+
+    `weight_dtype` is that of the weights where they are held in another than the cache.
+    """
     a = architecture
-    element_bytes = BYTES_PER_ELEMENT[dtype]
     kv_bytes = kv_bytes_per_token(a, dtype)
     prefill_per_token = prefill_flops(a, prefill_tokens) / prefill_tokens
     decode_per_token = decode_flops(a, decode_context)
-    prefill_read = step_read_bytes(a, dtype, tokens=prefill_tokens, context=0) / prefill_tokens
-    decode_read = step_read_bytes(a, dtype, tokens=1, context=a.visible_keys(decode_context))
+    prefill_read = step_read_bytes(a, dtype, tokens=prefill_tokens, context=0, weight_dtype=weight_dtype)
+    prefill_read /= prefill_tokens
+    decode_read = step_read_bytes(a, dtype, tokens=1, context=a.visible_keys(decode_context), weight_dtype=weight_dtype)
     return StaticFeatures(
         compute=ComputeDensity(
             parameters=a.parameters,
@@ -182,12 +191,14 @@ def static_features(
             decode_flops_per_byte=decode_per_token / (decode_read + kv_bytes),
         ),
         memory=MemoryPattern(
-            weight_bytes=a.parameters * element_bytes,
+            weight_bytes=a.parameters * BYTES_PER_ELEMENT[weight_dtype or dtype],
             kv_bytes_per_token=kv_bytes,
             max_position=a.max_position,
             needs=[
                 MemoryNeed(
-                    context=context, batch=batch, total_bytes=memory_bytes(a, dtype, context=context, batch=batch)
+                    context=context,
+                    batch=batch,
+                    total_bytes=memory_bytes(a, dtype, context=context, batch=batch, weight_dtype=weight_dtype),
                 )
                 for context in MEMORY_CONTEXTS
                 if context <= (a.max_position or context)

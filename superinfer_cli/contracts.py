@@ -33,7 +33,7 @@ def check(
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt of a typical request, with --model.")] = 1,
     output_tokens: Annotated[int, typer.Option(min=1, help="Answer of a typical request, with --model.")] = 1,
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16"], typer.Option(help="Precision that the model was profiled in.")
+        Literal["auto", "float32", "bfloat16", "int8"], typer.Option(help="Precision that the model was profiled in.")
     ] = "auto",
     allow_unattainable: Annotated[
         bool, typer.Option("--allow-unattainable", help="Exit 0 though bounds are below the unloaded time.")

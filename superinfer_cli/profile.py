@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from superinfer.executor.models.source import ModelSource
     from superinfer.profiler.store import ModelProfile
 
-DTYPES: tuple[DType, ...] = ("auto", "float32", "bfloat16")
+DTYPES: tuple[DType, ...] = ("auto", "float32", "bfloat16", "int8")
 BUSY_SHARE = 0.1
 
 
@@ -53,8 +53,8 @@ def profile(
     dtype: Annotated[
         str,
         typer.Option(
-            help="auto, float32 or bfloat16; auto is what a worker takes on this CPU. With --static also float16, "
-            "float8 and int8; auto is what the weights are stored in."
+            help="auto, float32, bfloat16 or int8 (weights alone); auto is what a worker takes on this CPU. With "
+            "--static also float16 and float8; auto is what the weights are stored in."
         ),
     ] = "auto",
     time_budget: Annotated[
@@ -194,7 +194,7 @@ def _profile_measured(
     from superinfer.cli.profile_picture import draw_profile
     from superinfer.cli.profile_tables import measured_tables
     from superinfer.cli.static_tables import static_tables
-    from superinfer.executor.profile_model import THREADS, resolve_dtype
+    from superinfer.executor.profile_model import THREADS, held_dtypes, resolve_dtype
     from superinfer.profiler.architecture import load_architecture
     from superinfer.profiler.device import device_name
     from superinfer.profiler.static import static_features
@@ -207,7 +207,9 @@ def _profile_measured(
     resolved = resolve_dtype(dtype)
     path = out_file or profile_path(source.name, device_name(), resolved, THREADS)
     if not as_json:
-        out.print(static_tables(static_features(load_architecture(source.directory), resolved)))
+        computed, held = held_dtypes(source, dtype)
+        features = static_features(load_architecture(source.directory), computed, weight_dtype=held)
+        out.print(static_tables(features))
     _write(path, lambda: path.parent.mkdir(parents=True, exist_ok=True))
     log_path = _log_path(path)
     try:

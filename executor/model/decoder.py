@@ -40,15 +40,17 @@ class Decoder:
         dtype: torch.dtype,
         max_model_len: int,
         kept: PackedWeights | None = None,
+        weight_dtype: torch.dtype | None = None,
     ) -> None:
         """Load all weights, stored as `dtype` (float32 or bfloat16), as is the pool. Raises ModelError.
 
-        `kept` are packed weights of an earlier start; whatever had to be packed is kept there for the next.
+        `weight_dtype` int8 holds the matrices as that, the embedding's look-up table as before. `kept` are packed
+        weights of an earlier start; whatever had to be packed is kept there for the next.
         """
         self.architecture = architecture
         self.dtype = activation_dtype(dtype)
         self._epsilon = np.float32(architecture.norm_epsilon)
-        builder = LayerBuilder(architecture, weights, dtype, self.dtype, kept)
+        builder = LayerBuilder(architecture, weights, weight_dtype or dtype, self.dtype, kept)
         scratch = AttentionScratch(
             architecture, rotation_table(architecture.rope, max_model_len), max_model_len, self.dtype
         )

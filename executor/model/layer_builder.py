@@ -12,6 +12,7 @@ from superinfer.executor.model.architecture import Architecture
 from superinfer.executor.model.attention import Attention, AttentionScratch, HeadNorms
 from superinfer.executor.model.expert_shape import ExpertShape
 from superinfer.executor.model.experts import Experts, SharedExpert
+from superinfer.executor.model.int8_panels import int8_panels_size, pack_int8_panels
 from superinfer.executor.model.linear import Linear, packing_works, panels_serve_all_sizes
 from superinfer.executor.model.mlp import Mlp
 from superinfer.executor.model.packed_weights import PackedWeights
@@ -40,7 +41,7 @@ class LayerBuilder:
         computed: torch.dtype,
         kept: PackedWeights | None = None,
     ) -> None:
-        """Matrices are rounded to `stored` where that is narrower, and multiplied in `computed`.
+        """Matrices are rounded to `stored` where that is narrower, and multiplied in `computed`: int8 in float32.
 
         `kept` holds the packed weights of earlier starts; what it lacks is packed and added.
         """
@@ -49,7 +50,8 @@ class LayerBuilder:
         self._stored = stored
         self._dtype = computed
         self._packed = packing_works(computed)
-        self._kept = kept if computed == torch.float32 and panels_serve_all_sizes() else None
+        panels_only = stored == torch.int8 or panels_serve_all_sizes()
+        self._kept = kept if computed == torch.float32 and panels_only else None
 
     def layer(self, index: int, scratch: AttentionScratch) -> Layer:
         """Layer `index` with its two norms."""
@@ -134,22 +136,36 @@ class LayerBuilder:
         if shape.shared_size:
             gate = self._weights.get(prefix + "shared_expert_gate.weight", (1, hidden)).float().numpy()[0]
             shared = SharedExpert(self._gated(prefix + "shared_expert.", shape.shared_size, False), gate)
-        router = self._linear(prefix, {"gate": shape.count}, hidden, False)
+        # Which expert a token takes is decided by small differences, and the router is small: it is never int8.
+        router = self._linear(prefix, {"gate": shape.count}, hidden, False, exact=True)
         return Experts(router, experts, shape.per_token, shape.normalised, shared)
 
-    def _linear(self, prefix: str, parts: dict[str, int], inputs: int, with_bias: bool) -> Linear:
+    def _linear(
+        self, prefix: str, parts: dict[str, int], inputs: int, with_bias: bool, *, exact: bool = False
+    ) -> Linear:
         """One linear layer from several stored ones that read the same input; `parts` maps name to width."""
         weights = [self._weights.get(f"{prefix}{name}.weight", (width, inputs)) for name, width in parts.items()]
         bias = None
         if with_bias:
             bias = torch.cat([self._weights.get(f"{prefix}{name}.bias", (width,)) for name, width in parts.items()])
-        return self._make_linear(prefix + "+".join(parts), weights, bias)
+        return self._make_linear(prefix + "+".join(parts), weights, bias, exact=exact)
 
     def _make_linear(
-        self, name: str, weights: list[torch.Tensor], bias: torch.Tensor | None, *, keep_output: bool = False
+        self,
+        name: str,
+        weights: list[torch.Tensor],
+        bias: torch.Tensor | None,
+        *,
+        keep_output: bool = False,
+        exact: bool = False,
     ) -> Linear:
-        """A layer of these weights one below the other, packed before now if that was kept under `name`."""
+        """A layer of these weights one below the other, packed before now if that was kept under `name`.
+
+        `exact`: never int8.
+        """
         rows, inputs = sum(len(weight) for weight in weights), weights[0].shape[1]
+        if self._stored == torch.int8 and not exact and supports(inputs):
+            return self._make_int8(name, weights, bias, keep_output=keep_output)
         narrow = self._stored == torch.bfloat16 or all(weight.dtype == torch.bfloat16 for weight in weights)
         held = torch.bfloat16 if narrow else torch.float32
         panels = None
@@ -163,3 +179,15 @@ class LayerBuilder:
         if self._kept is not None and panels is None and linear.panels is not None:
             self._kept.add(name, linear.panels)
         return linear
+
+    def _make_int8(
+        self, name: str, weights: list[torch.Tensor], bias: torch.Tensor | None, *, keep_output: bool
+    ) -> Linear:
+        rows, inputs = sum(len(weight) for weight in weights), weights[0].shape[1]
+        panels = None if self._kept is None else self._kept.get(name, int8_panels_size(rows, inputs), torch.int8)
+        if panels is None:
+            panels = pack_int8_panels(torch.cat(weights) if len(weights) > 1 else weights[0])
+            if self._kept is not None:
+                self._kept.add(name, panels)
+        shape = torch.empty(rows, inputs, dtype=torch.int8, device="meta")
+        return Linear(shape, bias, self._dtype, packed=self._packed, keep_output=keep_output, panels=panels)

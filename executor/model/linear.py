@@ -3,7 +3,7 @@
 In float32 a weight is packed into the panels of `panel_linear`, as bfloat16 where the checkpoint stores that: the same
 products for half the bytes. On CPUs for which that kernel is not the best for many tokens (no AVX2, or AVX512 as well)
 those go to oneDNN with a weight packed once, or to torch's own product where oneDNN cannot pack, for a second copy of
-the weight. In bfloat16 all go there.
+the weight. In bfloat16 all go there. Weights of eight bits are there for panels alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from superinfer.executor.model.kernels import as_numpy
-from superinfer.executor.model.panel_linear import cpu_features, panel_linear_kernel
-from superinfer.executor.model.panels import pack_panels, padded_columns, supports
+from superinfer.executor.model.panel_linear import panel_linear_kernel
+from superinfer.executor.model.panel_tiles import cpu_features
+from superinfer.executor.model.panels import BFLOAT16, FLOAT32, INT8, pack_panels, padded_columns, supports
 
 FEW_TOKENS = 16
 """Up to this many, half the bytes of a weight beat wider vectors."""
@@ -55,7 +56,8 @@ class Linear:
         """`packed`: oneDNN may pack. `panels_only`: no other kernel, whatever the size; None leaves it to the CPU.
 
         `keep_output`: the next call may overwrite this one's result, which saves fresh pages for wide layers.
-        `panels`: the weight as `pack_panels` laid it out before; of `weight` shape and type are then enough.
+        `panels`: the weight as `pack_panels` or `pack_int8_panels` laid it out before; of `weight` the shape is then
+        enough, and for `pack_panels` the type.
         """
         outputs, inputs = weight.shape
         self._outputs, self._columns = outputs, padded_columns(outputs)
@@ -66,10 +68,14 @@ class Linear:
         self._kept = torch.empty(0, self._columns) if keep_output else None
         panels_only = panels_serve_all_sizes() if panels_only is None else panels_only
         narrow = weight.dtype == torch.bfloat16
-        if dtype == torch.float32 and supports(inputs) and (panels_only or narrow):
+        if panels is not None and panels.dtype == torch.int8:
+            self._panels, panels_only = panels, True
+            self._panels_array = as_numpy(panels)
+            self._panels_kernel = panel_linear_kernel(INT8)
+        elif dtype == torch.float32 and supports(inputs) and (panels_only or narrow):
             self._panels = pack_panels(weight if narrow else weight.to(dtype)) if panels is None else panels
             self._panels_array = as_numpy(self._panels)
-            self._panels_kernel = panel_linear_kernel(int(not narrow))
+            self._panels_kernel = panel_linear_kernel(BFLOAT16 if narrow else FLOAT32)
         if self._panels is None or not panels_only:
             converted = weight.to(dtype)
             self._weight = torch.ops.mkldnn._reorder_linear_weight(converted, 32) if packed else converted

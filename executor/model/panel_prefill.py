@@ -16,8 +16,8 @@ import numpy.typing as npt
 from superinfer.executor.model.batch import PrefillChunk
 from superinfer.executor.model.decode_attention import softmax_weights
 from superinfer.executor.model.kernels import kernel, widen
-from superinfer.executor.model.panel_linear import TILE_TOKENS, tile_product
-from superinfer.executor.model.panels import INPUT_STEP, PANEL_COLUMNS
+from superinfer.executor.model.panel_tiles import TILE_TOKENS, tile_product
+from superinfer.executor.model.panels import FLOAT32, INPUT_STEP, PANEL_COLUMNS
 
 FloatArray = npt.NDArray[np.float32]
 PANEL_ROW_BYTES = 4 * PANEL_COLUMNS
@@ -82,7 +82,7 @@ def attend_tile(
     target = scores.ctypes.data
     for _ in range(panels):
         following = panel + dim * PANEL_ROW_BYTES
-        tile_product(queries.ctypes.data, dim, panel, target, columns, following, STEP_BYTES, 6, 1, 1)
+        tile_product(queries.ctypes.data, dim, panel, target, columns, following, STEP_BYTES, 6, 1, FLOAT32)
         panel = following
         target += PANEL_ROW_BYTES
     for i in range(TILE_TOKENS):
@@ -97,7 +97,7 @@ def attend_tile(
     target = mixed.ctypes.data
     for _ in range(dim // PANEL_COLUMNS):
         following = panel + values.shape[1] * PANEL_ROW_BYTES
-        tile_product(scores.ctypes.data, columns, panel, target, dim, following, STEP_BYTES, 6, 1, 1)
+        tile_product(scores.ctypes.data, columns, panel, target, dim, following, STEP_BYTES, 6, 1, FLOAT32)
         panel = following
         target += PANEL_ROW_BYTES
 

@@ -20,6 +20,10 @@ GROUP_PANELS = 4
 INPUT_STEP = 4
 """Inputs that one turn of the kernel's inner loop takes."""
 
+BFLOAT16, FLOAT32, INT8 = range(3)
+"""Kinds of panels; those of int8 have a layout of their own, `int8_panels`."""
+ELEMENT_BYTES = (2, 4, 1)
+
 
 def supports(inputs: int) -> bool:
     """True where rows of this many elements can be cut into whole steps."""

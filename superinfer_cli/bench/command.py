@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from superinfer.executor.config import DType
 
 DEFAULT_POLICIES = ("slack", "fcfs", "round_robin")
-DTYPES = ("auto", "float32", "bfloat16")
+DTYPES = ("auto", "float32", "bfloat16", "int8")
 WIDTH_IN_FILES = 120
 CLUSTER_PREFIX = "cluster-"
 
@@ -68,7 +68,7 @@ def bench(
         typer.Option(help="accept, or refuse: turn requests away that load would make late (they count as missed)."),
     ] = "accept",
     slo_scale: Annotated[float, typer.Option(help="Multiplies every bound of the scenario.")] = 1.0,
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or int8 (weights alone).")] = "auto",
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Use the model's config with random weights.")
     ] = False,

@@ -80,7 +80,7 @@ def serve(
         str | None, typer.Option(help="Name that clients use for the model.", show_default="MODEL")
     ] = None,
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16"],
+        Literal["auto", "float32", "bfloat16", "int8"],
         typer.Option(help="Precision; auto is bfloat16 where the CPU multiplies it in hardware."),
     ] = "auto",
     random_weights: Annotated[

@@ -97,7 +97,7 @@ def engine_config(
     contracts: list[SLOContract],
     policy: str,
     domains: int,
-    dtype: Literal["auto", "float32", "bfloat16"],
+    dtype: Literal["auto", "float32", "bfloat16", "int8"],
     random_weights: bool,
     kv_cache_bytes: int | None,
     max_model_len: int,

@@ -22,7 +22,7 @@ def tune(
     seed: int = typer.Option(0, help="Seed of the search itself."),
     load: float | None = typer.Option(None, min=0.01, help="Offered rate as a share of capacity."),
     requests: int | None = typer.Option(None, min=1, help="Requests per simulated run."),
-    dtype: Literal["auto", "float32", "bfloat16"] = typer.Option("auto", help="Which profile to use."),
+    dtype: Literal["auto", "float32", "bfloat16", "int8"] = typer.Option("auto", help="Which profile to use."),
     out: Path = typer.Option(Path("slack_decay_profile.yaml"), help="File to write; a .png goes beside it."),
     as_json: bool = typer.Option(False, "--json", help="Print the verdict as JSON on stdout."),
 ) -> None:

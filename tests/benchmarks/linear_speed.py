@@ -1,9 +1,9 @@
-"""Time of all linear layers of a model in one step, by token count: our panels, oneDNN packed, plain torch.
+"""Time of all linear layers of a model in one step, by token count: our panels, ours of int8, oneDNN, plain torch.
 
     python tests/benchmarks/linear_speed.py [--model DIR or name] [--tokens 1 8 32] [--head] [--json]
 
 Random bfloat16 weights of the model's shapes, computed in float32 on one thread. Figures are medians of the thread's
-own CPU time over repeats that alternate between the three, so that a busy machine slows all alike.
+own CPU time over repeats that alternate between them, so that a busy machine slows all alike.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from superinfer.executor.model.architecture import Architecture, load_architecture
+from superinfer.executor.model.int8_panels import pack_int8_panels
 from superinfer.executor.model.linear import Linear, packing_works
 from superinfer.executor.model.panels import padded_columns
 from superinfer.executor.models.catalog import resolve_model
@@ -51,6 +52,11 @@ def ours(weight: torch.Tensor) -> Step:
     return Linear(weight, None, torch.float32, packed=packing_works(torch.float32))
 
 
+def int8(weight: torch.Tensor) -> Step:
+    """The layer that the engine uses with weights of eight bits."""
+    return Linear(weight, None, torch.float32, packed=False, panels=pack_int8_panels(weight))
+
+
 def cpu_seconds(layers: list[Step], inputs: list[torch.Tensor]) -> float:
     """The thread's CPU time for one pass over all layers."""
     started = time.thread_time()
@@ -65,9 +71,8 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 2, 4, 8, 12, 16, 24, 36, 56, 127, 256])
     parser.add_argument("--head", action="store_true", help="with the output head, for every token")
-    parser.add_argument(
-        "--only", nargs="+", choices=["panels", "onednn", "torch"], default=["panels", "onednn", "torch"]
-    )
+    every = ["panels", "int8", "onednn", "torch"]
+    parser.add_argument("--only", nargs="+", choices=every, default=every)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -77,7 +82,7 @@ def main() -> None:
     shapes = layer_shapes(shape) * shape.layers
     if options.head:
         shapes.append((shape.hidden_size, shape.vocab_size))
-    makers = {"panels": ours, "onednn": onednn, "torch": plain_torch}
+    makers = {"panels": ours, "int8": int8, "onednn": onednn, "torch": plain_torch}
     built: dict[str, list[Step]] = {name: [] for name in options.only}
     generator = torch.Generator().manual_seed(0)
     for inputs, outputs in shapes:

@@ -1,9 +1,10 @@
-"""How far log-probabilities drift when weights and KV cache are stored in bfloat16 instead of float32.
+"""How far log-probabilities drift from those in float32 with bfloat16 weights and cache, and with int8 weights.
 
-    python tests/benchmarks/precision_drift.py PROMPTS.jsonl [--model DIR or name] [--prompts 40] [--output 32] [--json]
+    python tests/benchmarks/precision_drift.py PROMPTS.jsonl [--model DIR or name] [--dtype bfloat16 int8]
+        [--prompts 40] [--output 32] [--json]
 
 PROMPTS.jsonl has one object a line with its text in `turns[0]` (as MT-Bench's questions) or `prompt`. Each prompt goes
-through the chat template and is continued greedily in float32; both precisions then score the continuation token by
+through the chat template and is continued greedily in float32; all precisions then score the continuation token by
 token, each over its own cache.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +58,37 @@ class Scorer:
         return tokens, torch.stack(rows)
 
 
+@dataclass
+class Drift:
+    """What one precision's log-probabilities are beside the exact ones, token by token."""
+
+    chosen: list[torch.Tensor] = field(default_factory=list)
+    divergence: list[torch.Tensor] = field(default_factory=list)
+    same: list[torch.Tensor] = field(default_factory=list)
+    changes: list[torch.Tensor] = field(default_factory=list)
+
+    def add(self, tokens: list[int], exact: torch.Tensor, rounded: torch.Tensor) -> None:
+        """One prompt's log-probabilities (token, vocabulary), and the tokens that were chosen."""
+        at = torch.tensor(tokens)[:, None]
+        of_exact, of_rounded = exact.gather(1, at)[:, 0], rounded.gather(1, at)[:, 0]
+        self.chosen.append((of_exact - of_rounded).abs())
+        self.divergence.append((exact.exp() * (exact - rounded)).sum(-1))
+        self.same.append(exact.argmax(-1) == rounded.argmax(-1))
+        self.changes.append(of_rounded - of_exact)
+
+    def figures(self) -> dict[str, float | int]:
+        """Over all tokens; log-probabilities are natural logarithms."""
+        drift = torch.cat(self.chosen)
+        return {
+            "tokens": len(drift),
+            "log_probability_drift_mean": float(drift.mean()),
+            "log_probability_drift_p99": float(drift.quantile(0.99)),
+            "log_probability_change_mean": float(torch.cat(self.changes).mean()),
+            "kl_divergence_mean": float(torch.cat(self.divergence).mean()),
+            "same_most_likely_token": float(torch.cat(self.same).float().mean()),
+        }
+
+
 def read_prompts(path: Path, tokenizer: Tokenizer, count: int, limit: int) -> list[list[int]]:
     """Token ids of the first `count` prompts, cut to `limit` tokens."""
     found = []
@@ -72,6 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--dtype", nargs="+", choices=["bfloat16", "int8"], default=["bfloat16", "int8"])
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--output", type=int, default=32, help="tokens scored for each prompt")
     parser.add_argument("--limit", type=int, default=256, help="prompts are cut to this many tokens")
@@ -80,34 +114,23 @@ def main() -> None:
 
     directory = resolve_model(options.model).directory
     prompts = read_prompts(options.file, load_tokenizer(directory), options.prompts, options.limit)
-    scorers = {dtype: Scorer(directory, dtype) for dtype in ("float32", "bfloat16")}
-    chosen, divergence, same, likelihoods = [], [], [], {"float32": [], "bfloat16": []}
+    exact_scorer = Scorer(directory, "float32")
+    scorers = {dtype: Scorer(directory, dtype) for dtype in options.dtype}
+    drifts = {dtype: Drift() for dtype in options.dtype}
     for n, prompt in enumerate(prompts):
         print(f"\rprompt {n + 1} of {len(prompts)}", end="", file=sys.stderr)
-        tokens, exact = scorers["float32"].run(prompt, options.output, None)
-        _, rounded = scorers["bfloat16"].run(prompt, options.output, tokens)
-        at = torch.tensor(tokens)[:, None]
-        of_exact, of_rounded = exact.gather(1, at)[:, 0], rounded.gather(1, at)[:, 0]
-        chosen.append((of_exact - of_rounded).abs())
-        divergence.append((exact.exp() * (exact - rounded)).sum(-1))
-        same.append(exact.argmax(-1) == rounded.argmax(-1))
-        likelihoods["float32"].append(of_exact)
-        likelihoods["bfloat16"].append(of_rounded)
+        tokens, exact = exact_scorer.run(prompt, options.output, None)
+        for dtype, scorer in scorers.items():
+            drifts[dtype].add(tokens, exact, scorer.run(prompt, options.output, tokens)[1])
     print(file=sys.stderr)
-    drift = torch.cat(chosen)
-    figures = {
-        "tokens": len(drift),
-        "log_probability_drift_mean": float(drift.mean()),
-        "log_probability_drift_p99": float(drift.quantile(0.99)),
-        "kl_divergence_mean": float(torch.cat(divergence).mean()),
-        "same_most_likely_token": float(torch.cat(same).float().mean()),
-        **{f"mean_log_probability_{dtype}": float(torch.cat(values).mean()) for dtype, values in likelihoods.items()},
-    }
+    figures = {dtype: drift.figures() for dtype, drift in drifts.items()}
     if options.json:
         print(json.dumps(figures))
         return
-    for name, value in figures.items():
-        print(f"{name:>32} {value:.5f}" if isinstance(value, float) else f"{name:>32} {value}")
+    for dtype, of_dtype in figures.items():
+        print(f"{dtype} against float32")
+        for name, value in of_dtype.items():
+            print(f"{name:>32} {value:.5f}" if isinstance(value, float) else f"{name:>32} {value}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,210 @@
+"""The inner loops of products with weights in panels: up to six rows times a panel, sums in registers.
+
+A tile of six rows times a panel is twelve sums, which fill the registers of AVX2 and hide the latency of its
+multiply-add. Every output is summed over its inputs in the same order whatever the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from llvmlite import binding, ir
+from numba import types
+from numba.extending import intrinsic
+
+from superinfer.executor.model.int8_panels import GROUP_SHIFT, SCALE_BYTES
+from superinfer.executor.model.panels import BFLOAT16, ELEMENT_BYTES, INPUT_STEP, INT8, LANES, PANEL_COLUMNS
+from superinfer.executor.model.vectors import ADDRESS, FLOAT, INT32, LINE_BYTES, Emitter, emit_prefetch, literals
+
+TILE_TOKENS = 6
+NEAR_BYTES = 512
+"""How far ahead a small tile prefetches in each of its panels: it is bound by memory, and a short distance sets the
+CPU's own prefetcher going, which reads faster than instructions can ask."""
+HALVES = range(2)
+"""A panel is two vectors wide."""
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """Names of the vector extensions that this CPU has, as LLVM spells them."""
+    return frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
+
+
+class _VolatileLoad(ir.instructions.LoadInstr):  # type: ignore[misc, unused-ignore]
+    """A load that the compiler leaves where it is."""
+
+    def descr(self, buf: list[str]) -> None:
+        (address,) = self.operands
+        buf.append(f"load volatile {self.type}, {address.type} {address.get_reference()}, align {self.align}\n")
+
+
+class _TileEmitter(Emitter):
+    """Emits the inner loop of one tile size.
+
+    Left to itself LLVM loads the inputs of many steps ahead and spills the sums. Loads are therefore volatile, and each
+    pair of sums passes through an empty assembler statement, which no load crosses: one weight vector pair, one input
+    and the sums are all that is ever alive.
+    """
+
+    def __init__(self, builder: Any, kind: int) -> None:
+        super().__init__(builder, LANES, int(kind != BFLOAT16))
+        self.kind, self.element_bytes = kind, ELEMENT_BYTES[kind]
+        self.integers, self.bytes = ir.VectorType(INT32, LANES), ir.VectorType(ir.IntType(8), LANES)
+        self._fma = self._fence = None
+        if cpu_features() & {"fma", "neon"}:
+            name, module = f"llvm.fma.v{LANES}f32", builder.module
+            kind = ir.FunctionType(self.vector, [self.vector] * 3)
+            self._fma = module.globals.get(name) or ir.Function(module, kind, name)
+        if "avx2" in cpu_features():
+            pair = ir.FunctionType(ir.LiteralStructType([self.vector] * 2), [self.vector] * 2)
+            self._fence = ir.InlineAsm(pair, "", "=x,=x,0,1", side_effect=True)
+
+    def load_fixed(self, address: Any, offset: int, kind: Any) -> Any:
+        """The `kind` at byte `offset`."""
+        pointer = self.pointer(address, offset, kind)
+        load = _VolatileLoad(self.builder.block, pointer, "", kind)
+        load.align = 4
+        self.builder._insert(load)
+        return load
+
+    def panel_vectors(self, address: Any, step: int, scales: Any) -> list[Any]:
+        """The sixteen weights of input `step` as floats; `scales` is the address of those that int8 has here."""
+        builder, offset = self.builder, step * PANEL_COLUMNS * self.element_bytes
+        if self.kind == INT8:
+            parts = [self.load_fixed(address, offset + LANES * half, self.bytes) for half in HALVES]
+            numbers = [builder.sitofp(builder.sext(part, self.integers), self.vector) for part in parts]
+            return [builder.fmul(number, self.load_float(scales, half * LANES)) for half, number in enumerate(numbers)]
+        if self.wide:
+            return [self.load_fixed(address, offset + 4 * LANES * half, self.vector) for half in HALVES]
+        pairs = self.load_fixed(address, offset, self.integers)
+        low = builder.shl(pairs, ir.Constant(self.integers, [16] * LANES))
+        high = builder.and_(pairs, ir.Constant(self.integers, [0xFFFF0000] * LANES))
+        return [builder.bitcast(part, self.vector) for part in (low, high)]
+
+    def add_products(self, x: Any, weights: list[Any], sums: list[Any]) -> list[Any]:
+        """sums + x · weights, of both halves."""
+        added = [self._multiply_add(x, weights[half], sums[half]) for half in HALVES]
+        if self._fence is None:
+            return added
+        fixed = self.builder.call(self._fence, added)
+        return [self.builder.extract_value(fixed, half) for half in HALVES]
+
+    def _multiply_add(self, x: Any, weight: Any, total: Any) -> Any:
+        if self._fma is None:
+            # Where no instruction does it, `llvm.fma` would be a call for each float.
+            return self.builder.fadd(self.builder.fmul(x, weight), total)
+        return self.builder.call(self._fma, [x, weight, total])
+
+
+@intrinsic  # type: ignore[misc, unused-ignore]
+def tile_product(
+    _context: Any, x: Any, inputs: Any, weight: Any, out: Any, columns: Any, ahead: Any, ahead_step: Any,
+    tokens: Any, panels: Any, kind: Any,
+) -> Any:  # fmt: skip
+    """out[t, :16 · panels] = x[t] · `panels` panels of one `kind` at `weight`, for t < tokens.
+
+    x (tokens, inputs) and out (tokens, columns) are float32 rows. Each step also prefetches as many bytes as it reads
+    of the weight: of one panel from `ahead` onwards, which moves by `ahead_step` bytes a step; of several panels
+    NEAR_BYTES further on in each.
+    """
+    count, group, of_kind = literals(tokens, panels, kind)
+    signature = types.void(*[ADDRESS] * 7, tokens, panels, kind)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        x, inputs, weight, out, columns, ahead, ahead_step = arguments[:7]
+        emit = _TileEmitter(builder, of_kind)
+        number: Callable[[int], Any] = lambda n: ir.Constant(inputs.type, n)  # noqa: E731
+        row_bytes = builder.mul(inputs, number(4))
+        input_bytes = PANEL_COLUMNS * emit.element_bytes
+        panel_bytes = builder.mul(inputs, number(input_bytes))
+        if of_kind == INT8:
+            groups = builder.lshr(builder.add(inputs, number((1 << GROUP_SHIFT) - 1)), number(GROUP_SHIFT))
+            panel_bytes = builder.add(panel_bytes, builder.mul(groups, number(SCALE_BYTES)))
+        starts = [builder.add(weight, builder.mul(panel_bytes, number(g))) for g in range(group)]
+
+        entry = builder.block
+        body, done = builder.append_basic_block("tile.body"), builder.append_basic_block("tile.done")
+        builder.branch(body)
+        builder.position_at_end(body)
+        index, fetch = builder.phi(inputs.type), builder.phi(inputs.type)
+        index.add_incoming(number(0), entry)
+        fetch.add_incoming(ahead, entry)
+        zero = ir.Constant(emit.vector, [0.0] * LANES)
+        phis = [[[builder.phi(emit.vector) for _ in HALVES] for _ in range(count)] for _ in range(group)]
+        sums = [list(of_group) for of_group in phis]
+
+        offset = builder.mul(index, number(input_bytes))
+        scales = [None] * group
+        if of_kind == INT8:
+            before = builder.lshr(index, number(GROUP_SHIFT))
+            of_group = builder.mul(before, number((input_bytes << GROUP_SHIFT) + SCALE_BYTES))
+            scales = [builder.add(start, of_group) for start in starts]
+            offset = builder.add(offset, builder.mul(builder.add(before, number(1)), number(SCALE_BYTES)))
+        weights = [builder.add(start, offset) for start in starts]
+        if group == 1:
+            emit_prefetch(builder, fetch, max(INPUT_STEP * input_bytes, LINE_BYTES), keep=0)
+        else:
+            for address in weights:
+                emit_prefetch(builder, builder.add(address, number(NEAR_BYTES)), INPUT_STEP * input_bytes, keep=3)
+        rows = [builder.add(x, builder.mul(index, number(4)))]
+        for _ in range(count - 1):
+            rows.append(builder.add(rows[-1], row_bytes))
+        for step in range(INPUT_STEP):
+            for g in range(group):
+                vectors = emit.panel_vectors(weights[g], step, scales[g])
+                for t in range(count):
+                    value = emit.repeat(emit.load_fixed(rows[t], 4 * step, FLOAT))
+                    sums[g][t] = emit.add_products(value, vectors, sums[g][t])
+
+        following = builder.add(index, number(INPUT_STEP))
+        index.add_incoming(following, body)
+        fetch.add_incoming(builder.add(fetch, ahead_step), body)
+        for g, t, half in ((g, t, half) for g in range(group) for t in range(count) for half in HALVES):
+            phis[g][t][half].add_incoming(zero, entry)
+            phis[g][t][half].add_incoming(sums[g][t][half], body)
+        builder.cbranch(builder.icmp_signed("<", following, inputs), body, done)
+
+        builder.position_at_end(done)
+        target = out
+        for t in range(count):
+            for g in range(group):
+                for half in HALVES:
+                    emit.store_float(sums[g][t][half], target, g * PANEL_COLUMNS + half * LANES)
+            target = builder.add(target, builder.mul(columns, number(4)))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic  # type: ignore[misc, unused-ignore]
+def widen_inputs(_context: Any, weights: Any, scales: Any, floats: Any, count: Any) -> Any:
+    """floats[i] = the sixteen weights of input i as float32, for i < count, a multiple of INPUT_STEP; int8 panels.
+
+    All are addresses: of the first input's bytes, of its group's scales, and of where the floats go.
+    """
+    signature = types.void(ADDRESS, ADDRESS, ADDRESS, count)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        weights, scales, floats, count = arguments
+        emit = _TileEmitter(builder, INT8)
+        number: Callable[[int], Any] = lambda n: ir.Constant(count.type, n)  # noqa: E731
+        entry = builder.block
+        body, done = builder.append_basic_block("widen.body"), builder.append_basic_block("widen.done")
+        builder.branch(body)
+        builder.position_at_end(body)
+        index = builder.phi(count.type)
+        index.add_incoming(number(0), entry)
+        source = builder.add(weights, builder.mul(index, number(PANEL_COLUMNS)))
+        target = builder.add(floats, builder.mul(index, number(4 * PANEL_COLUMNS)))
+        for step in range(INPUT_STEP):
+            for half, vector in enumerate(emit.panel_vectors(source, step, scales)):
+                emit.store_float(vector, target, step * PANEL_COLUMNS + half * LANES)
+        following = builder.add(index, number(INPUT_STEP))
+        index.add_incoming(following, body)
+        builder.cbranch(builder.icmp_signed("<", following, count), body, done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    return signature, generate
