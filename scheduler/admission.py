@@ -14,13 +14,14 @@ lest a contract that is never admitted stay so.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from superinfer.contracts.contract import SLOContract
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.fault_map import DomainAssignment
+from superinfer.scheduler.live_placement import LivePlacement
 from superinfer.scheduler.outputs import Refusal
 from superinfer.scheduler.queues import WaitingQueues
 from superinfer.scheduler.sequence import SequenceState
@@ -96,12 +97,18 @@ class AdmissionControl:
     """Accounts for live work, and refuses what cannot make it where the configuration says so."""
 
     def __init__(
-        self, model: LatencyModel, config: SchedulerConfig, assignment: DomainAssignment, queues: WaitingQueues
+        self,
+        model: LatencyModel,
+        config: SchedulerConfig,
+        assignment: DomainAssignment,
+        queues: WaitingQueues,
+        placement: LivePlacement | None = None,
     ) -> None:
         self._model = model
         self._config = config
         self._assignment = assignment
         self._queues = queues
+        self._placement = placement
         self._work: dict[str, ContractWork] = {}
         self._promised: dict[int, tuple[float, float]] = {}
         self._retired: set[str] = set()
@@ -141,7 +148,7 @@ class AdmissionControl:
         estimate = self.estimate(sequence, now)
         late_s = estimate.times(work.factor).late_s(sequence, now)
         is_idle = not any(each.live for each in self._work.values())
-        if late_s <= 0.0 or is_idle or slack_s(sequence, self._model, now) <= 0.0:
+        if late_s <= 0.0 or is_idle or self._slack_s(sequence, now) <= 0.0:
             self._promised[sequence.sequence_id] = now, estimate.total_s
             return None
         work.factor += RELAXATION * (1.0 - work.factor)
@@ -205,17 +212,44 @@ class AdmissionControl:
         ]
 
     def estimate(self, sequence: SequenceState, now: float) -> Estimate:
-        """What a request that arrives now has to expect on one of the domains that may serve it."""
-        contract_id, allowed = sequence.request.contract_id, allowed_s(sequence)
+        """What a request that arrives now has to expect on one of the domains that may serve it; where kinds of domain
+        differ, on that where it would be least late.
+        """
+        contract_id = sequence.request.contract_id
+        placement = self._placement
+        if placement is not None:
+            estimates = [
+                self._estimate(sequence, now, ground.model, ground.config.max_running, share)
+                for ground, share in placement.choices(sequence)
+            ]
+            if estimates:
+                return min(estimates, key=lambda each: each.late_s(sequence, now))
         domains = self._assignment.serving(contract_id) or tuple(self._assignment.home(contract_id))
         count = max(len(domains), 1)
+        if self._assignment.has_map:
+            return self._estimate(
+                sequence, now, self._model, self._config.max_running, lambda each: self._share(domains, each) / count
+            )
+        return self._estimate(sequence, now, self._model, self._config.max_running, 1.0 / count)
+
+    def _estimate(
+        self,
+        sequence: SequenceState,
+        now: float,
+        model: LatencyModel,
+        max_running: int,
+        share_of: Callable[[str], float] | float,
+    ) -> Estimate:
+        """The estimate on a domain that gets this share of the work of each contract."""
+        allowed = allowed_s(sequence)
         live = prompts = waiting_prompts = outputs = busy = 0.0
-        prompt_token_s, decode_s = self._model.prefill_token_s, self._model.decode_marginal_s
-        length, exp, has_map, even = self._queues.length, math.exp, self._assignment.has_map, 1.0 / count
+        prompt_token_s, decode_s = model.prefill_token_s, model.decode_marginal_s
+        length, exp = self._queues.length, math.exp
+        even = share_of if isinstance(share_of, float) else None
         for other_id, work in self._work.items():
             if work.allowed_s > allowed:
                 continue
-            share = self._share(domains, other_id) / count if has_map else even
+            share = even if even is not None else share_of(other_id)  # type: ignore[operator]
             arriving_s = work.mean_prompt * prompt_token_s
             if work.allowed_s < allowed:
                 arriving_s += work.mean_outputs * decode_s
@@ -231,25 +265,32 @@ class AdmissionControl:
             waiting_prompts += share * work.prompt_tokens * waiting
             outputs += share * work.output_tokens * (1.0 + waiting) / 2.0
         context = (prompts + sequence.prompt_length + outputs) / (live + 1.0)
-        batch = min(live + 1.0, self._config.max_running)
-        step_s = self._step_s(batch, context)
+        batch = min(live + 1.0, max_running)
+        step_s = _step_s(model, batch, context)
         spare = 1.0 - min(busy, MAX_BUSY)
         # Places come free as those that run end; until then who is beyond them waits.
         beyond = max(live + 1.0 - batch, 0.0) / max(live, 1.0)
         wait_s = waiting_prompts * prompt_token_s + beyond * outputs * step_s / batch
-        first_s = (wait_s + self._model.prefill_s(sequence.computed, sequence.prefill_left)) / spare
+        first_s = (wait_s + model.prefill_s(sequence.computed, sequence.prefill_left)) / spare
         token_s = step_s / spare
         return Estimate(first_s, token_s, first_s + max(sequence.expected_outputs - 1, 0) * token_s)
 
-    def _step_s(self, batch: float, context: float) -> float:
-        """One step in which `batch` sequences decode."""
-        size = max(round(batch), 1)
-        return self._model.step_s(StepShape(tokens=size, decodes=size, decode_context=round(size * context), rows=size))
+    def _slack_s(self, sequence: SequenceState, now: float) -> float:
+        """Slack on an idle device, the best there is."""
+        if self._placement is not None:
+            return self._placement.headroom.slack_s(sequence, now)
+        return slack_s(sequence, self._model, now)
 
     def _share(self, domains: tuple[str, ...], other_id: str) -> float:
         """How much of a contract's work falls to `domains`."""
         others = self._assignment.serving(other_id)
         return sum(each in domains for each in others) / len(others) if others else 0.0
+
+
+def _step_s(model: LatencyModel, batch: float, context: float) -> float:
+    """One step in which `batch` sequences decode."""
+    size = max(round(batch), 1)
+    return model.step_s(StepShape(tokens=size, decodes=size, decode_context=round(size * context), rows=size))
 
 
 def _retry_s(seconds: float) -> float:

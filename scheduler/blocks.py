@@ -21,11 +21,15 @@ Key = int | bytes
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Blocks in the order of the tokens, the key of each, and how many tokens have their KV in them."""
+    """Blocks in the order of the tokens, the key of each, and how many tokens have their KV in them.
+
+    `memory` is where they lie: nobody else can read them.
+    """
 
     blocks: list[int]
     keys: list[Key]
     tokens: int
+    memory: KVMemory
 
 
 def device_pool(segment: int) -> int:
@@ -170,7 +174,7 @@ class KVMemory:
         keys: list[Key] = []
         for pool, run in self._by_pool(blocks):
             keys += pool.keep(run, owner)
-        return Kept(blocks, keys, tokens)
+        return Kept(blocks, keys, tokens, self)
 
     def left_of(self, kept: Kept) -> list[int]:
         """Those of the blocks, from the first on, that can still be claimed."""

@@ -21,6 +21,10 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
     over the last `budget_window_s`. Every `save_interval_s` the blocks that changed, or with "full" all of them, are
     copied to the host pool while it has room; None leaves that out. With `prefix_cache` prompts that begin alike share
     the KV of what they have in common.
+
+    `placement` is for domains of several kinds under a policy that goes by slack: "headroom" keeps requests from
+    domains that cannot hold their contract, and loose ones from fast domains while slower ones have room; "pull" lets
+    every domain take what its kind may serve.
     """
 
     policy: str = "slack"
@@ -36,6 +40,7 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
     budget_window_s: float = 3600.0
     prefix_cache: bool = False
     save_interval_s: float | None = None
+    placement: Literal["headroom", "pull"] = "headroom"
     save_strategy: Literal["incremental", "full"] = "incremental"
 
 
@@ -49,6 +54,8 @@ class DomainSpec(msgspec.Struct, frozen=True):
     A domain with a `segment`, a number of its own, has its KV cache in memory that outlives it and that every other
     such domain can read: its sequences go on elsewhere with what was computed. Where only the host pool outlives it,
     as with an accelerator's own memory, `device_outlives` is False: they go on with what had been saved there.
+
+    `kind` names the DomainKind of a scheduler whose domains are unequal.
     """
 
     domain_id: str
@@ -59,3 +66,4 @@ class DomainSpec(msgspec.Struct, frozen=True):
     weight_bytes: float = 0.0
     device_id: str = ""
     device_outlives: bool = True
+    kind: str = ""

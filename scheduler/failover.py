@@ -53,7 +53,9 @@ def vacate(domain: DomainState, suspects: Suspects, block_size: int, *, isolates
 
 
 def state_of_ready(spec: DomainSpec, shared: KVMemory, host_blocks: int, previous: DomainState | None) -> DomainState:
-    """A domain that is up, or up again: with an empty cache unless its memory has outlived it."""
+    """A domain that is up, or up again: with an empty cache unless its memory has outlived it. `shared` is that of all
+    domains whose KV it can read.
+    """
     memory = KVMemory() if spec.segment is None else shared
     if not spec.device_outlives:
         memory.forget(device_pool(spec.segment or 0))

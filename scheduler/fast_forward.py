@@ -28,6 +28,7 @@ from superinfer.scheduler.policies.stretch_kernel import (
 )
 from superinfer.scheduler.scheduler import Scheduler
 from superinfer.scheduler.sequence import SequenceState
+from superinfer.scheduler.step_memory import Ground
 
 SPARE_BLOCKS = 0.1
 """Share of every domain's blocks that has to be free: no domain may preempt a sequence, for another might take it."""
@@ -64,10 +65,10 @@ def take_stretch(
 
     At most one for each element of `noise`, a factor on its predicted time; `overhead_s` lies before each.
     """
-    domain, policy = scheduler.domains[domain_id], scheduler.policy
+    domain, policy, ground = scheduler.domains[domain_id], scheduler.policy, scheduler.ground_of(domain_id)
     if scheduler.queues.count or domain.rotated or domain.in_flight or not domain.running or not _is_known(policy):
         return None
-    config, rows = scheduler.config, domain.running.rows
+    config, rows = ground.config, domain.running.rows
     if scheduler.bandwidth.is_used or scheduler.has_suspects:
         return None
     if config.admission != "accept" or len(rows) > config.max_step_tokens:
@@ -78,8 +79,8 @@ def take_stretch(
     if spare < 0 or not are_decoding(scheduler.table.counts, rows):
         return None
     scheduler.speeds.speak_for(domain_id)
-    step = _step(scheduler, now)
-    model, result = scheduler.model, np.empty(3, np.float64)
+    step = _step(scheduler, ground, now)
+    model, result = ground.model, np.empty(3, np.float64)
     step.figures[at.UPPER_RATIO] = model.upper
     steps: int = decode_stretch(
         step,
@@ -110,17 +111,21 @@ def take_stretch(
     scheduler.skipped(domain_id, steps, steps * len(sequences))
     number, context = len(sequences), int(result[LAST_CONTEXT])
     shape = StepShape(tokens=number, decodes=number, decode_context=context, rows=number)
-    return Stretch(domain_id, sequences, steps, float(result[END_S]), shape, float(result[LAST_DURATION_S]))
+    end_s, duration_s = float(result[END_S]), float(result[LAST_DURATION_S])
+    if scheduler.placement is not None:
+        planned_s = end_s - duration_s - overhead_s
+        scheduler.placement.queues.note_stretch(domain_id, planned_s + model.step_s(shape))
+    return Stretch(domain_id, sequences, steps, end_s, shape, duration_s)
 
 
-def _step(scheduler: Scheduler, now: float) -> Step:
+def _step(scheduler: Scheduler, ground: Ground, now: float) -> Step:
     """What the compiled loop works on; with no classes where the policy decodes whatever it has."""
-    policy, ground = scheduler.policy, scheduler.ground
+    policy = scheduler.policy
     if isinstance(policy, SlackPolicy):
         return policy.decoding_step(ground, now, len(scheduler.domains_up))
     state, figures = np.zeros(at.STATE, np.int64), np.zeros(at.FIGURES, np.float64)
     state[at.BLOCK_SIZE] = scheduler.config.block_size
-    figures[at.NOW], figures[at.CORRECTION] = now, scheduler.model.correction
+    figures[at.NOW], figures[at.CORRECTION] = now, ground.model.correction
     nobody, nothing = np.empty(0, np.int64), np.empty(0, np.float64)
     return Step(
         scheduler.table.counts,

@@ -68,7 +68,7 @@ Output = TokensOutput | FinishOutput
 
 class Refusal(msgspec.Struct, kw_only=True):
     """Why a request was not admitted: "unknown_contract", "too_long", "empty_prompt", "duplicate_id",
-    "bandwidth_exceeded", "engine_down", and where it may be later, "overloaded", "queue_full".
+    "bandwidth_exceeded", "no_domain", "engine_down", and where it may be later, "overloaded", "queue_full".
     """
 
     code: str

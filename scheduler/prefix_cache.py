@@ -35,7 +35,9 @@ def find_prefix(sequence: SequenceState, domain: DomainState, block_size: int) -
         if block is None:
             break
         blocks.append(block)
-    return Kept(blocks, [*sequence.block_names[: len(blocks)]], len(blocks) * block_size) if blocks else None
+    if not blocks:
+        return None
+    return Kept(blocks, [*sequence.block_names[: len(blocks)]], len(blocks) * block_size, domain.memory)
 
 
 def share(sequence: SequenceState, domain: DomainState, computed: int, block_size: int) -> None:

@@ -9,24 +9,27 @@ to them runs earlier.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract, best_effort_contract
 from superinfer.contracts.errors import ContractConflictError
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.accounts import Accounts
 from superinfer.scheduler.admission import AdmissionControl
-from superinfer.scheduler.bandwidth import BandwidthGate, is_unreserved
+from superinfer.scheduler.bandwidth import BandwidthGate
+from superinfer.scheduler.bandwidth_limits import limit_bandwidth, paced_s
 from superinfer.scheduler.blocks import KVMemory
 from superinfer.scheduler.columns import SequenceTable
 from superinfer.scheduler.commit import commit_tokens
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.contract_book import ContractBook
 from superinfer.scheduler.domain import DomainState
+from superinfer.scheduler.domain_kind import DomainKind, speed_rank
 from superinfer.scheduler.failover import state_of_ready, vacate
 from superinfer.scheduler.fault_map import DomainAssignment
 from superinfer.scheduler.kernels import land
 from superinfer.scheduler.learned_speed import LearnedSpeeds
+from superinfer.scheduler.live_placement import LivePlacement
 from superinfer.scheduler.outputs import FinishOutput, Output, Refusal
 from superinfer.scheduler.planned_step import send_off
 from superinfer.scheduler.policies.base import Policy
@@ -44,7 +47,11 @@ from superinfer.scheduler.suspects import Suspects
 
 
 class Scheduler:
-    """Requests in, step plans out, step results in, tokens out. One instance for all domains."""
+    """Requests in, step plans out, step results in, tokens out. One instance for all domains.
+
+    `kinds` are those of unequal domains, each with a latency model of its own; that of the fastest then takes the place
+    of `latency_model`. Without kinds all domains are equal.
+    """
 
     def __init__(
         self,
@@ -54,23 +61,33 @@ class Scheduler:
         latency_model: LatencyModel,
         config: SchedulerConfig,
         policy: Policy | None = None,
+        kinds: Sequence[DomainKind] = (),
     ) -> None:
         self.config = config
+        if kinds:
+            latency_model = min((kind.latency_model for kind in kinds), key=speed_rank)
         self.model = latency_model
         self.speeds = LearnedSpeeds(latency_model)
         self.policy = policy or make_policy(latency_model, config)
         self.table = SequenceTable()
-        self.queues = WaitingQueues(self.policy.waiting_key, config.block_size)
-        self.ground = Ground.of(self.table, self.queues, latency_model, config)
         self.domains: dict[str, DomainState] = {}
         self.assignment = DomainAssignment(config.fault_domains, [domain.domain_id for domain in domains])
-        self.admission = AdmissionControl(latency_model, config, self.assignment, self.queues)
+        self._memories: dict[str, KVMemory] = {}
+        if kinds:
+            self.placement: LivePlacement | None = LivePlacement(
+                kinds, self.policy, self.table, self.assignment, self.domains, self._memories, config
+            )
+            self.queues: WaitingQueues = self.placement.queues
+        else:
+            self.placement = None
+            self.queues = WaitingQueues(self.policy.waiting_key, config.block_size)
+        self._ground = Ground.of(self.table, self.queues, latency_model, config)
+        self.admission = AdmissionControl(latency_model, config, self.assignment, self.queues, self.placement)
         self.accounts = Accounts(config.budget_window_s)
         self.bandwidth = BandwidthGate()
         self._contracts = ContractBook()
         self._by_request: dict[str, SequenceState] = {}
         self._by_sequence: dict[int, SequenceState] = {}
-        self._memory = KVMemory()
         self._suspects = Suspects()
         self._next_sequence_id = 0
         self._steps = 0
@@ -122,6 +139,8 @@ class Scheduler:
         self._by_sequence[sequence.sequence_id] = sequence
         self.policy.on_arrival(sequence, now)
         self.queues.push(sequence)
+        if self.placement is not None:
+            self.placement.arrived(sequence)
         return None
 
     def _admit(self, request: Request, contract: SLOContract, now: float) -> SequenceState | Refusal:
@@ -131,6 +150,9 @@ class Scheduler:
         for contract_id in self.admission.candidates(asked_id, self._contracts.by_id):
             request.contract_id = contract_id
             sequence = SequenceState(self._next_sequence_id, request, self._contracts.by_id[contract_id], self.table)
+            if self.placement is not None and not self.placement.headroom.with_room_for(sequence):
+                self.table.release(sequence.row)  # an alternative service that asks for what no domain has
+                continue
             sequence.expected_outputs = self.accounts.expected_outputs(request)
             if self.config.prefix_cache:
                 self._look_up(sequence)
@@ -174,21 +196,25 @@ class Scheduler:
             return None
         self.speeds.speak_for(domain_id)
         gate = self.bandwidth if self.bandwidth.is_used else None
-        builder = StepBuilder(domain, self.ground, now, domains_up=len(self.domains_up), gate=gate)
+        builder = StepBuilder(domain, self.ground_of(domain_id), now, domains_up=len(self.domains_up), gate=gate)
         if self.assignment.has_map:
             self.queues.hidden = self.assignment.hidden(domain_id, self.queues.contract_ids())
+        if self.placement is not None:
+            self.placement.queues.look_from(domain_id)
         if gate is not None:
-            self._limit_bandwidth(builder, gate)
+            limit_bandwidth(builder, gate)
         builder.save()
         if domain.running or domain.rotated or self.queues.count:
             self.policy.compose(builder)
+        if self.placement is not None:
+            self.placement.queues.note_plan(domain_id, now, builder.step_s)
+            self.placement.queues.look_from(None)
         self.queues.hidden = frozenset()
         builder.close()
         moves = builder.rotate_out_list or builder.rotate_in_list or builder.saves
         if not (builder.steps or domain.finished or moves):
             return None
-        paced_s = 0.0 if gate is None else self._paced_s(builder, gate)
-        plan = send_off(builder, paced_s)
+        plan = send_off(builder, 0.0 if gate is None else paced_s(builder, gate))
         self._steps += 1
         return plan
 
@@ -231,6 +257,10 @@ class Scheduler:
         self.domains[domain_id].next_step_id += steps
         self._steps += steps
         self._output_tokens += tokens
+
+    def ground_of(self, domain_id: str) -> Ground:
+        """What steps of a domain are built on: its kind's latency model and limits."""
+        return self._ground if self.placement is None else self.placement.ground_of(domain_id)
 
     @property
     def domains_up(self) -> list[DomainState]:
@@ -290,7 +320,14 @@ class Scheduler:
     def domain_ready(self, domain: DomainSpec, now: float) -> None:
         """A domain is up, or up again: with an empty cache unless its memory has outlived it."""
         previous = self.domains.get(domain.domain_id)
-        self.domains[domain.domain_id] = state_of_ready(domain, self._memory, self.config.host_blocks, previous)
+        layout = ""
+        if self.placement is not None:
+            kind = self.placement.add(domain)
+            self.speeds.assign(domain.domain_id, kind.latency_model)
+            layout = kind.kv_layout
+        memory = self._memories.setdefault(layout, KVMemory())
+        host_blocks = self.ground_of(domain.domain_id).config.host_blocks
+        self.domains[domain.domain_id] = state_of_ready(domain, memory, host_blocks, previous)
         self.bandwidth.domain_ready(domain, now)
         self._update_assignment()
 
@@ -317,34 +354,19 @@ class Scheduler:
         for contract_id in contract_ids:
             self.accounts.forget(contract_id)
             self.admission.forget(contract_id)
+            if self.placement is not None:
+                self.placement.forget(contract_id)
             self.policy.on_retire(contract_id)
-
-    def _limit_bandwidth(self, builder: StepBuilder, gate: BandwidthGate) -> None:
-        """Hide what finds no room for its reservation, and hold back what best effort would move beyond the rest."""
-        domain, now = builder.domain, builder.now
-        waiting = self.queues.contract_ids()
-        hidden = gate.hidden(domain.domain_id, waiting, now)
-        running = [each for each in domain.running.values() if each.can_decode]
-        if back := gate.held_back(domain.domain_id, running, self.model, now):
-            # Whatever else of it came in would only be held back as well.
-            builder.hold_back([*back, *(s for s in domain.rotated.values() if is_unreserved(s.contract))])
-            heads = [(each, self.queues.head(each)) for each in waiting]
-            hidden |= {each for each, head in heads if head is not None and is_unreserved(head.contract)}
-        self.queues.hidden |= hidden
-
-    def _paced_s(self, builder: StepBuilder, gate: BandwidthGate) -> float:
-        """How long the step has to take at least, so that a reservation beside it is kept."""
-        domain_id, now = builder.domain.domain_id, builder.now
-        if not gate.is_reserved(domain_id, now):
-            return 0.0
-        decodes = self.table.sequences(builder.decode_rows)
-        return gate.paced_s(domain_id, [*decodes, *builder.prefills], builder.shape, self.model, now)
 
     def _update_assignment(self) -> None:
         self.assignment.set_up([each.domain_id for each in self.domains.values() if each.is_up])
+        if self.placement is not None:
+            self.placement.kinds.changed()
 
     def _may_start(self, domain_id: str) -> bool:
         """Whether a request waits that this domain may serve."""
+        if self.placement is not None:
+            return self.placement.may_start(domain_id)
         if not self.queues.count or not self.assignment.has_map:
             return self.queues.count > 0
         return any(domain_id in self.assignment.serving(each) for each in self.queues.contract_ids())
@@ -364,6 +386,10 @@ class Scheduler:
                 code="duplicate_id",
                 message=f"request id {request.request_id!r} is in use by a running request",
             )
+        if self.placement is not None:
+            home_ids = self.placement.permitted(contract, home_ids)
+            if not home_ids:
+                return self.placement.refusal(request.contract_id)
         home = (self.domains[each] for each in home_ids if each in self.domains)
         return unfit(request, self.config, max((domain.device_blocks.total for domain in home), default=0))
 
@@ -390,6 +416,8 @@ class Scheduler:
         completed = reason in ("stop", "length")
         met = sequence.met(now) if completed else None
         self.admission.ended(sequence, now, met=met)
+        if self.placement is not None:
+            self.placement.ended(sequence, met=met)
         self.accounts.ended(sequence, now, reason, met)
         self.policy.on_finish(sequence, now)
         stages = sequence.closed_stages(now)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from superinfer.contracts.contract import SLOContract
 from superinfer.scheduler import columns
-from superinfer.scheduler.blocks import Kept
+from superinfer.scheduler.blocks import Kept, KVMemory
 from superinfer.scheduler.columns import CountColumn, LeftRow, SequenceTable, TimeColumn
 from superinfer.scheduler.outputs import StageTimes
 from superinfer.scheduler.request import Request
@@ -208,6 +208,10 @@ class SequenceState:
         setattr(self.stages, f"{self.stage}_s", spent)
         self.stage, self.stage_since_s = stage, now
         self.table.count_cells[self.row * columns.COUNTS + columns.IS_DECODING] = stage == "decode"
+
+    def kept_in(self, memory: KVMemory) -> Kept | None:
+        """What is kept of it where a domain with this memory can read it; what lies elsewhere is computed anew."""
+        return self.kept if self.kept is not None and self.kept.memory is memory else None
 
     def closed_stages(self, now: float) -> StageTimes:
         """The stage times with the current stage's share up to now."""

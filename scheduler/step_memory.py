@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,14 @@ from superinfer.scheduler.queues import WaitingQueues
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.steps import NewSequence, Rotation
 
+RequestSeconds = Callable[[str], float]
+
 
 @dataclass(slots=True, eq=False)
 class Ground:
-    """What all steps of a scheduler are built on, and the room in which compiled loops leave their results."""
+    """What all steps of a scheduler's domains of one kind are built on, and the room in which compiled loops leave
+    their results. Where kinds differ, `request_s` says what a request of a contract takes of one such domain.
+    """
 
     table: SequenceTable
     queues: WaitingQueues
@@ -31,14 +35,23 @@ class Ground:
     points: FloatArray
     chosen: IntArray
     growing: IntArray
+    efficient_chunk: int
+    request_s: RequestSeconds | None = None
 
     @classmethod
-    def of(cls, table: SequenceTable, queues: WaitingQueues, model: LatencyModel, config: SchedulerConfig) -> Ground:
+    def of(
+        cls,
+        table: SequenceTable,
+        queues: WaitingQueues,
+        model: LatencyModel,
+        config: SchedulerConfig,
+        request_s: RequestSeconds | None = None,
+    ) -> Ground:
         """The ground for steps of at most `config.max_step_tokens` tokens."""
         room = config.max_step_tokens + 1
-        return cls(
-            table, queues, model, config, *model_columns(model), np.empty(room, np.int64), np.empty(room, np.int64)
-        )
+        chosen, growing = np.empty(room, np.int64), np.empty(room, np.int64)
+        columns = model_columns(model)
+        return cls(table, queues, model, config, *columns, chosen, growing, model.efficient_chunk, request_s)
 
 
 class StepMemory:
@@ -172,8 +185,9 @@ class StepMemory:
         if sequence.status is Status.RUNNING:
             return max(-(-(sequence.computed + 1) // self.config.block_size) - len(sequence.blocks), 0)
         lent = 0
-        if sequence.kept is not None:
-            lent = self.domain.count_lent(self.domain.memory.left_of(sequence.kept))
+        kept = sequence.kept_in(self.domain.memory)
+        if kept is not None:
+            lent = self.domain.count_lent(self.domain.memory.left_of(kept))
         return -(-(sequence.prefill_target + 1) // self.config.block_size) - lent
 
     def _grow(self, sequence: SequenceState, tokens: int) -> list[int] | None:
@@ -189,7 +203,7 @@ class StepMemory:
         """Give an entering sequence the blocks that hold its KV already; False, and nothing changed, where room for the
         rest of its prompt is lacking.
         """
-        domain, size, kept = self.domain, self.config.block_size, sequence.kept
+        domain, size, kept = self.domain, self.config.block_size, sequence.kept_in(self.domain.memory)
         if kept is None and self.config.prefix_cache:
             kept = find_prefix(sequence, domain, size)
             if not sequence.domain_ids:

@@ -14,6 +14,9 @@
       risk-scoring: {rate_per_s: 12, prompt_tokens: 600, output_tokens: 20}
     serving: {tensor_parallel: 8}       # how devices form fault domains, for `superinfer bench --simulate`
 
+A node may have a `serving` of its own, which goes before the topology's in what it says: nodes with other devices serve
+with other groups, limits and precision.
+
 A device's id is `<node>/<device>`. `relative_compute` is its speed against the device of the latency profile. GB are
 10⁹ bytes. `memory_gb` and `bandwidth_gb_per_s` may be left out where the data sheet of `type` has them.
 """
@@ -22,7 +25,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -47,6 +50,19 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     count: Count | None = None
 
 
+ServingPrecision = Literal["float32", "bfloat16", "float16", "float8", "int8"]
+
+
+class NodeServing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the devices of one node serve; what is None is as the topology says."""
+
+    tensor_parallel: Count | None = None
+    max_step_tokens: Count | None = None
+    max_running: Count | None = None
+    host_kv_gb: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    precision: ServingPrecision | None = None
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One machine; link rates are per device, None where there is no such link. `count` as for devices."""
 
@@ -55,6 +71,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     host_link_gb_per_s: Positive | None = None
     device_link_gb_per_s: Positive | None = None
     count: Count | None = None
+    serving: NodeServing | None = None
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,7 +95,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     `max_step_tokens` and `max_running` are the scheduler's limits per domain, `host_kv_gb` the host memory of a domain
     for rotated KV, `restart_s` the time from the death of a domain until it serves again: process start, weights,
-    captured graphs.
+    captured graphs. `precision` is that of weights and KV; None leaves it to whoever simulates.
     """
 
     tensor_parallel: Count = 1
@@ -86,6 +103,12 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_running: Count = 256
     host_kv_gb: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     restart_s: Annotated[float, Meta(ge=0, le=1e6)] = 60.0
+    precision: ServingPrecision | None = None
+
+    def of(self, node: Node) -> Serving:
+        """How the devices of a node serve."""
+        own = {} if node.serving is None else msgspec.structs.asdict(node.serving)
+        return msgspec.structs.replace(self, **{key: value for key, value in own.items() if value is not None})
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

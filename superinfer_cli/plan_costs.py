@@ -54,11 +54,12 @@ def predicted_costs(topology: Topology, path: Path, model: str) -> PlanCosts:
     """From the model's shapes and the data sheet of the devices; each group that holds a copy is planned as one."""
     from superinfer.cli.bench.target import cluster_target, find_architecture
     from superinfer.profiler.static import BYTES_PER_ELEMENT, kv_bytes_per_token
-    from superinfer.scheduler.serving_groups import serving_groups
+    from superinfer.scheduler.serving_groups import one_kind
 
+    groups = one_kind(topology)
     target = cluster_target(model, path, "auto")
     _, architecture = find_architecture(model)
-    degree = topology.serving.tensor_parallel
+    degree = groups[0].serving.tensor_parallel
     devices = {
         group.domain_id: msgspec.structs.replace(
             group.device,
@@ -66,7 +67,7 @@ def predicted_costs(topology: Topology, path: Path, model: str) -> PlanCosts:
             bandwidth_gb_per_s=group.device.bandwidth_gb_per_s * degree,
             relative_compute=1.0,
         )
-        for group in serving_groups(topology)
+        for group in groups
     }
     return PlanCosts(
         model=target.model,

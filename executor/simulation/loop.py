@@ -10,8 +10,8 @@ import gc
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from superinfer.contracts.contract import SLOContract
 from superinfer.executor.simulated import SimulatedDevice
@@ -20,6 +20,7 @@ from superinfer.executor.simulation.faults import DomainFault, FaultRecord
 from superinfer.profiler.drift import Drift
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.domain_kind import DomainKind
 from superinfer.scheduler.fast_forward import Horizon, Stretch
 from superinfer.scheduler.outputs import FinishOutput, Output
 from superinfer.scheduler.policies.base import Policy
@@ -101,6 +102,8 @@ def simulate(
     overhead_s: float = 0.0,
     lead_s: float | None = None,
     block_copy_s: float = 0.0,
+    kinds: Sequence[DomainKind] = (),
+    copies_s: Mapping[str, float] | None = None,
     faults: Sequence[DomainFault] = (),
     policy: Policy | None = None,
     fast_forward: bool = True,
@@ -116,10 +119,18 @@ def simulate(
     `block_copy_s` the time that each rotated KV block adds to the step before which it is copied. With
     `fast_forward` steps are taken together while nothing can change a decision. `on_progress` gets the number of
     requests that have arrived, and the virtual time.
+
+    Where domains are unequal `kinds` are theirs, each with its latency model, and `copies_s` is `block_copy_s` by kind.
     """
+    fresh = [replace(kind, latency_model=kind.latency_model.fresh()) for kind in kinds]
     specs = [DomainSpec(f"domain-{i}", kv_blocks) for i in range(domains)] if isinstance(domains, int) else domains
     scheduler = Scheduler(
-        domains=list(specs), contracts=contracts, latency_model=model.fresh(), config=config, policy=policy
+        domains=list(specs),
+        contracts=contracts,
+        latency_model=model.fresh(),
+        config=config,
+        policy=policy,
+        kinds=fresh,
     )
     loop = _Loop(
         scheduler,
@@ -132,6 +143,8 @@ def simulate(
         lead_s,
         block_copy_s,
         fast_forward and lead_s is None,
+        {kind.kind_id: kind.latency_model for kind in kinds},
+        copies_s or {},
     )
     for fault in faults:
         loop.push(fault.time_s, _Death(fault))
@@ -156,6 +169,8 @@ class _Loop:
         lead_s: float | None,
         block_copy_s: float,
         fast_forward: bool,
+        models: Mapping[str, LatencyModel],
+        copies_s: Mapping[str, float],
     ) -> None:
         self.scheduler = scheduler
         self.now = 0.0
@@ -167,6 +182,7 @@ class _Loop:
         self._model, self._sigma, self._drift, self._seed = model, sigma, drift, seed
         self._overhead_s, self._lead_s, self._block_copy_s = overhead_s, lead_s, block_copy_s
         self._fast_forward = fast_forward
+        self._models, self._copies_s = models, copies_s
         self._next_arrival_s = math.inf
         self._disturbances_s: list[float] = []
         self._devices = {domain_id: self._device(domain_id, 0) for domain_id in specs}
@@ -236,8 +252,15 @@ class _Loop:
             self._return(event.record)
 
     def _plan_idle(self) -> None:
-        """A step for each domain that has none in flight and something to do, in the order of the domains."""
-        scheduler = self.scheduler
+        """A step for each domain that has none in flight and something to do. Where domains are unequal, what one
+        leaves may be for another that has been asked before.
+        """
+        while self._plan_each() and self.scheduler.placement is not None and self._idle:
+            pass
+
+    def _plan_each(self) -> bool:
+        """One round in the order of the domains; whether there was a step."""
+        scheduler, idle = self.scheduler, len(self._idle)
         for domain_id in [d for d in self._specs if d in self._idle] if len(self._idle) > 1 else list(self._idle):
             if self._fast_forward and domain_id not in self._dead and self._skip(domain_id):
                 continue
@@ -254,13 +277,15 @@ class _Loop:
             deaths = self._deaths[domain_id]
             device.now = max(self.now, self._busy_until_s[domain_id]) + self._overhead_s
             result = device.execute(plan)
-            if self._block_copy_s and (plan.rotate_out or plan.rotate_in):
-                result.finished_s += self._block_copy_s * rotated_blocks(plan)
+            if plan.rotate_out or plan.rotate_in:
+                copy_s = self._copies_s.get(self._specs[domain_id].kind, self._block_copy_s)
+                result.finished_s += copy_s * rotated_blocks(plan)
             self._busy_until_s[domain_id] = result.finished_s
             self.push(result.finished_s, _StepEnd(result, deaths))
             if self._lead_s is not None:
                 expected_s = result.started_s + max(plan.predicted_s - self._lead_s, 0.0)
                 self.push(min(expected_s, result.finished_s), _PlanDue(domain_id, deaths))
+        return len(self._idle) < idle
 
     def _skip(self, domain_id: str) -> bool:
         """Take the next steps of a domain together where nothing can change a decision; False where one is to be
@@ -310,7 +335,8 @@ class _Loop:
                 self.last_end_s = now
 
     def _device(self, domain_id: str, deaths: int) -> SimulatedDevice:
-        return SimulatedDevice(domain_id, self._model, sigma=self._sigma, drift=self._drift, seed=self._seed + deaths)
+        model = self._models.get(self._specs[domain_id].kind, self._model)
+        return SimulatedDevice(domain_id, model, sigma=self._sigma, drift=self._drift, seed=self._seed + deaths)
 
 
 def rotated_blocks(plan: StepPlan) -> int:

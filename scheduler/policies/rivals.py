@@ -8,7 +8,6 @@ import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.columns import IntArray
-from superinfer.scheduler.kernels import model_columns
 from superinfer.scheduler.policies.budget import BudgetPolicy
 from superinfer.scheduler.policies.slack_kernels import order_by_remaining
 from superinfer.scheduler.sequence import SequenceState
@@ -76,13 +75,15 @@ class ShortestJobFirst(BudgetPolicy):
 
     def __init__(self, model: LatencyModel) -> None:
         self._model = model
-        self._costs = model_columns(model)
 
     def running_rows(self, builder: StepBuilder) -> IntArray:
         """By remaining time: work that proceeds changes the order."""
         table, rows = builder.table, builder.domain.running.rows
         order = np.empty(len(rows), np.int64)
-        order_by_remaining(table.counts, table.times, rows, *self._costs, self._model.correction, order)
+        ground = builder.ground
+        order_by_remaining(
+            table.counts, table.times, rows, ground.constants, ground.points, builder.model.correction, order
+        )
         return rows[order]
 
     def rank(self, sequence: SequenceState, now: float) -> tuple[float, ...]:

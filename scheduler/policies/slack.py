@@ -55,7 +55,7 @@ class SlackPolicy:
         self._classes = UrgencyClasses(model, self.planner.class_ratio)
         self._turns = BestEffortTurns(ageing)
         self._arrived = NOBODY, 0.0
-        self._step = SlackStep(model, self.decay, self.planner, self._classes)
+        self._step = SlackStep(self.decay, self.planner, self._classes)
 
     def waiting_key(self, sequence: SequenceState) -> float:
         """Critical time: when effective slack reaches zero if the sequence goes on waiting."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.columns import IntArray, float_cells, int_cells
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.decay import DecayProfile
@@ -25,11 +24,8 @@ from superinfer.scheduler.step_memory import Ground
 class SlackStep:
     """One for all the steps of a policy, one step at a time."""
 
-    def __init__(
-        self, model: LatencyModel, decay: DecayProfile, planner: PlannerConfig, classes: UrgencyClasses
-    ) -> None:
-        self._model, self._planner, self._classes = model, planner, classes
-        self._efficient_chunk = model.efficient_chunk
+    def __init__(self, decay: DecayProfile, planner: PlannerConfig, classes: UrgencyClasses) -> None:
+        self._planner, self._classes = planner, classes
         self._decay = decay_columns(decay)
         self._levels = np.empty((0, at.LEVEL_FIGURES), np.float64)
         self._level_cells = float_cells(self._levels)
@@ -45,32 +41,35 @@ class SlackStep:
     def begin(self, builder: StepBuilder) -> None:
         """A new step."""
         self._builder = builder
-        self._settle(builder.config, builder.now, builder.domains_up)
+        self._settle(builder.ground, builder.now, builder.domains_up)
         state = self._state
         state[at.PHASE], state[at.LEVEL], state[at.START], state[at.LIVE], state[at.POSITION] = at.CLASS, 0, 0, 0, -1
         state[at.STAMP], state[at.AIR] = builder.stamp, builder.air_blocks
         figures = self._figures
         figures[at.EVEN_S] = figures[at.WHOLE_S] = math.inf
-        figures[at.PROMPT_TOKEN_S] = self._model.prefill_token_s
+        figures[at.PROMPT_TOKEN_S] = builder.model.prefill_token_s
         self.look_again()
 
     def for_decodes(self, ground: Ground, now: float, domains_up: int) -> at.Step:
         """A step of a domain that does nothing but decode."""
-        self._settle(ground.config, now, domains_up)
+        self._settle(ground, now, domains_up)
         if len(self._members) < ground.config.max_running:
             room = ground.config.max_running
             self._members, self._slacks = np.empty(room, np.int64), np.empty(room, np.float64)
         return self._on(ground)
 
-    def _settle(self, config: SchedulerConfig, now: float, domains_up: int) -> None:
+    def _settle(self, ground: Ground, now: float, domains_up: int) -> None:
         """What is so for the whole plan."""
-        classes, model, planner = self._classes, self._model, self._planner
+        classes, model, planner, config = self._classes, ground.model, self._planner, ground.config
         if len(self._levels) != classes.count:
             self._levels = np.zeros((classes.count, at.LEVEL_FIGURES), np.float64)
             self._level_cells = float_cells(self._levels)
         share, cells, base = 0.0, self._level_cells, 0
         alpha, idle_share = planner.reserve_alpha, planner.idle_step_share
-        for load_share, initial_slack_s in classes.at(now):
+        request_s = ground.request_s
+        if request_s is not None:
+            domains_up = 1  # these seconds are of one domain
+        for load_share, initial_slack_s in classes.at(now) if request_s is None else classes.on(now, request_s):
             cells[base + at.SHARE_LEFT] = 1.0 - min(share, 0.95)
             share = load_share / domains_up
             cells[base + at.RESERVE_SHARE] = alpha * share
@@ -84,7 +83,7 @@ class SlackStep:
         if config is not self._config:
             self._config, self._most = config, planner.loose_limit(config.max_running)
             state[at.MAX_RUNS], state[at.MAX_STEP_TOKENS] = config.max_running, config.max_step_tokens
-            state[at.BLOCK_SIZE], state[at.EFFICIENT_CHUNK] = config.block_size, self._efficient_chunk
+            state[at.BLOCK_SIZE], state[at.EFFICIENT_CHUNK] = config.block_size, ground.efficient_chunk
             state[at.LOOSE_LIMIT] = self._most
             figures[at.BURST_SHARE] = planner.burst_share
         figures[at.NOW], figures[at.CORRECTION], figures[at.UPPER_RATIO] = now, model.correction, model.upper_ratio

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 
 import numpy as np
@@ -102,20 +102,28 @@ class UrgencyClasses:
         self._look(now)
         return zip(self._shares, self._initial_slacks_s, strict=False)
 
+    def on(self, now: float, request_s: Callable[[str], float]) -> Iterator[tuple[float, float]]:
+        """As `at`, of one domain among unequal ones, of which a request of a contract takes `request_s` seconds on
+        average over all that come; contracts of which it gets none do not count.
+        """
+        return zip(*self._sums(now, request_s), strict=False)
+
     def _look(self, now: float) -> None:
         """Work out the shares and the initial slacks of this moment, all in one pass over the contracts."""
         if now == self._looked_at_s:
             return
         self._looked_at_s = now
+        self._shares, self._initial_slacks_s = self._sums(now, lambda contract_id: self._loads[contract_id].device_s)
+
+    def _sums(self, now: float, request_s: Callable[[str], float]) -> tuple[list[float], list[float]]:
         count = self.count
         shares, slacks_s = [0.0] * count, [math.inf] * (count + 1)
         for contract_id, load in self._loads.items():
-            level, per_second = self._levels[contract_id], load.rate.per_second(now)
-            shares[level] += per_second * load.device_s
-            if per_second > 0.0 and 0.0 < load.initial_slack_s < slacks_s[level + 1]:
+            level, per_second, seconds = self._levels[contract_id], load.rate.per_second(now), request_s(contract_id)
+            shares[level] += per_second * seconds
+            if per_second > 0.0 and seconds > 0.0 and 0.0 < load.initial_slack_s < slacks_s[level + 1]:
                 slacks_s[level + 1] = load.initial_slack_s
-        self._shares = list(accumulate(shares))
-        self._initial_slacks_s = list(accumulate(slacks_s, min))
+        return list(accumulate(shares)), list(accumulate(slacks_s, min))
 
     def _classify(self) -> None:
         self._looked_at_s = math.nan

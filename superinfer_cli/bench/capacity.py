@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
@@ -40,12 +40,14 @@ def capacity_rps(
     *,
     limits: SchedulerConfig | None = None,
     kv_blocks: int | None = None,
+    unequal: SimulationTarget | None = None,
 ) -> float:
     """Requests per second of this mix that saturated devices finish, by simulation with the latency model.
 
     All requests are there from the start; the rate is that of the middle half of the completions, with a full batch.
     What workers on neighbouring cores take from each other is not in the model. `limits` are the scheduler's, its
-    defaults if None; `kv_blocks` are those of a domain, as many as a full batch needs if None.
+    defaults if None; `kv_blocks` are those of a domain, as many as a full batch needs if None. Domains that are not
+    equal are those of the target `unequal`.
     """
     requests = _backlog(scenario, REQUESTS_PER_DOMAIN * domains)
     longest = max(len(r.prompt_token_ids) + r.sampling.max_tokens for r in requests)
@@ -55,7 +57,13 @@ def capacity_rps(
     )
     blocks = kv_blocks or config.max_running * math.ceil(longest / config.block_size)
     run = simulate(
-        requests, contracts=[], model=profile.latency_model, config=config, domains=domains, kv_blocks=blocks
+        requests,
+        contracts=[],
+        model=profile.latency_model,
+        config=config,
+        domains=domains if unequal is None else unequal.domains,
+        kv_blocks=blocks,
+        kinds=() if unequal is None else [replace(kind, loses_precision=False) for kind in unequal.kinds],
     )
     finished = sorted(run.requests.finished_s)
     first, last = len(finished) // 4, 3 * len(finished) // 4
@@ -77,7 +85,8 @@ def offered_to(target: SimulationTarget, scenario: Scenario) -> OfferedToTarget:
     if domains != scenario.domains:
         scenario = override(scenario, {"domains": domains})
     kv_blocks = min(spec.kv_blocks for spec in target.domains)
-    capacity = capacity_rps(target, scenario, domains, limits=target.limits, kv_blocks=kv_blocks)
+    unequal = target if target.kinds else None
+    capacity = capacity_rps(target, scenario, domains, limits=target.limits, kv_blocks=kv_blocks, unequal=unequal)
     return OfferedToTarget(scenario, capacity, offered_rate(scenario, capacity))
 
 

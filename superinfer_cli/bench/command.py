@@ -32,8 +32,8 @@ def bench(
     scenario: Annotated[
         str,
         typer.Argument(
-            help="mixed, jitter or fault; for --topology cluster-mixed, cluster-jitter or cluster-fault; or a scenario "
-            "file (YAML).",
+            help="mixed, jitter or fault; for --topology cluster-mixed, cluster-jitter, cluster-fault or "
+            "cluster-unequal; or a scenario file (YAML).",
             metavar="[SCENARIO]",
         ),
     ] = "mixed",

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from superinfer.contracts.errors import UsageError
 
-BUILT_IN = ("mixed", "jitter", "fault", "cluster-mixed", "cluster-jitter", "cluster-fault")
+BUILT_IN = ("mixed", "jitter", "fault", "cluster-mixed", "cluster-jitter", "cluster-fault", "cluster-unequal")
 LENGTH_KINDS = ("constant", "uniform", "lognormal", "trace")
 
 

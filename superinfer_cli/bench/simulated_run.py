@@ -68,6 +68,8 @@ def simulate_load(
         overhead_s=target.overhead_s,
         lead_s=target.lead_s,
         block_copy_s=target.block_copy_s,
+        kinds=target.kinds,
+        copies_s=target.copies_s,
         faults=domain_faults(faults, target, load.sending_s),
         policy=made,
         on_progress=on_progress,

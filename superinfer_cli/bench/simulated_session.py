@@ -173,8 +173,9 @@ def _show(bar: Progress, task: TaskID, done: int, now: float) -> None:
 def _clairvoyant_bound(
     load: SimulatedLoad, contracts: dict[str, SLOContract], target: SimulationTarget
 ) -> dict[str, Any] | None:
-    """What the whole load would allow a scheduler that knew it beforehand; None for a load too long to compute it."""
-    if len(load) > MOST_BOUNDED:
+    """What the whole load would allow a scheduler that knew it beforehand; None for a load too long to
+    compute it, and for unequal domains, of which the bound knows nothing."""
+    if len(load) > MOST_BOUNDED or target.kinds:
         return None
     columns = zip(load.class_numbers, load.offsets_s, load.prompt_tokens, load.output_tokens, strict=True)
     offers = [

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from superinfer.cli.bench.cluster_kind import cluster_kind
 from superinfer.contracts.errors import ModelError, UsageError
 from superinfer.profiler.architecture import ModelArchitecture, load_architecture
-from superinfer.profiler.data_sheet import DataSheet, data_sheet
 from superinfer.profiler.drift import Drift
 from superinfer.profiler.known_architectures import known_architectures
 from superinfer.profiler.latency_model import LatencyModel
-from superinfer.profiler.roofline import Efficiency, kv_token_capacity, roofline_model
+from superinfer.profiler.roofline import Efficiency
 from superinfer.profiler.static import BYTES_PER_ELEMENT, kv_bytes_per_token
 from superinfer.profiler.store import latency_constants
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
-from superinfer.scheduler.serving_groups import ServingGroup, serving_groups
-from superinfer.scheduler.topology import Topology, load_topology
+from superinfer.scheduler.domain_kind import DomainKind, speed_rank
+from superinfer.scheduler.serving_groups import serving_groups
+from superinfer.scheduler.topology import load_topology
 
 LOCAL_RESTART_S = 5.0
 """From the death of a worker of this machine to its successor's being ready: process start, weights, kernels."""
@@ -32,7 +33,8 @@ class SimulationTarget:
 
     `block_copy_s` is what a rotated KV block adds to a step, `restart_s` a dead domain's time until it serves again.
     `overhead_s` lies between two steps; a step is planned `lead_s` before the end of the one before, or when that has
-    ended. `origin` says where the latency model comes from, for config.yaml.
+    ended. `origin` says where the latency model comes from, for config.yaml. Where domains are unequal `kinds` says of
+    which kinds, `copies_s` is `block_copy_s` by kind, and `latency_model` and `limits` are those of the fastest.
     """
 
     model: str
@@ -49,52 +51,55 @@ class SimulationTarget:
     drift: Drift | None = None
     overhead_s: float = 0.0
     lead_s: float | None = None
+    kinds: tuple[DomainKind, ...] = ()
+    copies_s: dict[str, float] = field(default_factory=dict)
 
 
 def cluster_target(model: str, topology_path: Path, dtype: str) -> SimulationTarget:
     """Every tensor-parallel group of a topology as a domain, its latency predicted from the data sheet of its devices.
 
     Rotated KV moves over each device's own host link, all devices of a group at once, before the step's compute and not
-    beside it. Raises UsageError and ModelError.
+    beside it. Groups of several kinds are domains of as many kinds. Raises UsageError and ModelError.
     """
     topology = load_topology(topology_path)
     name, architecture = find_architecture(model)
-    groups = serving_groups(topology)
-    group, serving, efficiency = groups[0], topology.serving, Efficiency()
-    sheet = _sheet(topology, group)
-    precision = "bfloat16" if dtype == "auto" else dtype
-    degree = serving.tensor_parallel
+    groups, efficiency = serving_groups(topology), Efficiency()
+    given = "bfloat16" if dtype == "auto" else dtype
+    clusters = {group.kind_id: cluster_kind(topology, group, architecture, given, efficiency) for group in groups}
+    kinds = [clusters[group.kind_id] for group in groups]
+    fastest = min(clusters.values(), key=lambda each: speed_rank(each.kind.latency_model))
+    serving, is_equal = topology.serving, len(clusters) == 1 and not fastest.kind.loses_precision
     limits = SchedulerConfig(max_step_tokens=serving.max_step_tokens, max_running=serving.max_running)
-    block_bytes = limits.block_size * kv_bytes_per_token(architecture, precision)
-    host_link = group.host_link_gb_per_s or sheet.host_link_gb_per_s
-    kv_tokens = kv_token_capacity(architecture, sheet, dtype=precision, tensor_parallel=degree, efficiency=efficiency)
-    latency = roofline_model(
-        architecture,
-        sheet,
-        dtype=precision,
-        tensor_parallel=degree,
-        link_gb_per_s=group.device_link_gb_per_s or host_link,
-        efficiency=efficiency,
-    )
+    first = fastest.kind
     return SimulationTarget(
         model=name,
-        device=f"{len(topology.devices)} × {group.device.type} in {len(groups)} domain(s) of {degree}",
-        dtype=precision,
-        latency_model=latency,
-        domains=[DomainSpec(each.domain_id, kv_tokens // limits.block_size) for each in groups],
-        limits=msgspec.structs.replace(limits, host_blocks=int(serving.host_kv_gb * 1e9 / block_bytes)),
+        device=", ".join(
+            f"{sum(kind is each for kind in kinds) * each.kind.devices} × {each.kind.device_type} in "
+            f"{sum(kind is each for kind in kinds)} domain(s) of {each.kind.devices}"
+            for each in clusters.values()
+        ),
+        dtype=", ".join(dict.fromkeys(each.kind.precision for each in clusters.values())),
+        latency_model=first.latency_model,
+        domains=[
+            DomainSpec(group.domain_id, kind.kv_blocks, kind="" if is_equal else group.kind_id)
+            for group, kind in zip(groups, kinds, strict=True)
+        ],
+        limits=first.limits(limits),
         sigma=efficiency.residual_sigma,
-        block_copy_s=block_bytes / (min(degree, architecture.kv_heads) * host_link * 1e9),
+        block_copy_s=fastest.block_copy_s,
         restart_s=serving.restart_s,
         max_position=architecture.max_position,
         origin={
             "latency_model": "roofline",
             "topology": msgspec.to_builtins(topology),
-            "data_sheet": msgspec.to_builtins(sheet),
+            "data_sheet": msgspec.to_builtins(fastest.sheet),
             "efficiency": msgspec.to_builtins(efficiency),
-            "weights_gb": architecture.parameters * BYTES_PER_ELEMENT[precision] / 1e9,
-            "constants": msgspec.to_builtins(latency_constants(latency)),
+            "weights_gb": architecture.parameters * BYTES_PER_ELEMENT[first.precision] / 1e9,
+            "constants": msgspec.to_builtins(latency_constants(first.latency_model)),
+            "kinds": {} if is_equal else {each.kind.kind_id: each.origin() for each in clusters.values()},
         },
+        kinds=() if is_equal else tuple(each.kind for each in clusters.values()),
+        copies_s={} if is_equal else {each.kind.kind_id: each.block_copy_s for each in clusters.values()},
     )
 
 
@@ -166,13 +171,3 @@ def with_room_for(target: SimulationTarget, scenario: str, longest: int) -> Simu
         )
     wanted = max(target.limits.max_model_len, longest)
     return replace(target, limits=msgspec.structs.replace(target.limits, max_model_len=wanted))
-
-
-def _sheet(topology: Topology, group: ServingGroup) -> DataSheet:
-    """The data sheet of a group's devices with what the topology says instead."""
-    device = group.device
-    try:
-        sheet = data_sheet(device.type)
-    except UsageError as error:
-        raise UsageError(f"topology {topology.name}: {error}") from None
-    return msgspec.structs.replace(sheet, memory_gb=device.memory_gb, bandwidth_gb_per_s=device.bandwidth_gb_per_s)

@@ -94,8 +94,8 @@ def from_rejection(rejected: Rejected) -> APIError:
             return invalid(rejected.message, code="context_length_exceeded")
         case "empty_prompt":
             return invalid(rejected.message, param="prompt", code="empty_prompt")
-        case "bandwidth_exceeded":
-            return invalid(rejected.message, param="x-slo-contract-id", code="bandwidth_exceeded")
+        case "bandwidth_exceeded" | "no_domain":
+            return invalid(rejected.message, param="x-slo-contract-id", code=rejected.code)
         case "engine_down":
             error = unavailable(rejected.message)
             error.headers = retry_headers(rejected.retry_after_s or 1.0)

@@ -1,11 +1,11 @@
 """What a step costs in the scheduler, and adding a request, with 256 requests running and many waiting.
 
     python tests/benchmarks/plan_cost.py [--policy slack fcfs] [--waiting 10000 100000] [--steps 300]
-        [--contracts 2] [--admission accept] [--json]
+        [--contracts 2] [--admission accept] [--unequal] [--json]
 
 The load is mixed and too much for the device, as it is when planning is slowest: seven tight requests to three loose
 ones, most of the tight ones running. Figures are CPU time of the thread, which other work on the machine hardly
-changes; garbage collection is left on, as in the engine.
+changes; garbage collection is left on, as in the engine. With `--unequal` the domain is the slower of two kinds.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.executor.simulated import SimulatedDevice
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.domain_kind import DomainKind
 from superinfer.scheduler.request import Request, SamplingParams
 from superinfer.scheduler.scheduler import Scheduler
 
@@ -48,11 +49,12 @@ class Cost:
     execute_p99_us: float
 
 
-def make_model() -> LatencyModel:
-    """About what a large GPU takes."""
+def make_model(factor: float = 1.0) -> LatencyModel:
+    """About what a large GPU takes, or a share of that."""
+    points = [(1.0, 0.005), (8.0, 0.0052), (64.0, 0.006), (256.0, 0.009), (1024.0, 0.03)]
     return LatencyModel(
         launch_s=0.002,
-        linear_points=[(1, 0.005), (8, 0.0052), (64, 0.006), (256, 0.009), (1024, 0.03)],
+        linear_points=[(tokens, factor * seconds) for tokens, seconds in points],
         decode_context_s=5e-9,
         decode_s=1e-6,
         prefill_pair_s=1e-10,
@@ -79,12 +81,23 @@ def make_request(number: int, now: float, contracts: int) -> Request:
 
 
 def measure(
-    policy: str, waiting: int, steps: int, contracts: int = 2, admission: Literal["accept", "refuse"] = "accept"
+    policy: str,
+    waiting: int,
+    steps: int,
+    contracts: int = 2,
+    admission: Literal["accept", "refuse"] = "accept",
+    *,
+    unequal: bool = False,
 ) -> Cost:
     """Fill the device, offer as many as are to wait, and time the steps that follow."""
     model = make_model()
+    domains, kinds = [DomainSpec(DOMAIN, 40_000)], []
+    if unequal:
+        domains = [DomainSpec(DOMAIN, 40_000, kind="slow"), DomainSpec("other", 40_000, kind="fast")]
+        kinds = [DomainKind("slow", model), DomainKind("fast", make_model(0.5))]
     scheduler = Scheduler(
-        domains=[DomainSpec(DOMAIN, 40_000)],
+        domains=domains,
+        kinds=kinds,
         contracts=make_contracts(contracts),
         latency_model=model,
         config=SchedulerConfig(
@@ -142,10 +155,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--contracts", type=int, default=2, help="at least 2: a tight one and looser ones")
     parser.add_argument("--admission", choices=["accept", "refuse"], default="accept")
+    parser.add_argument("--unequal", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     costs = [
-        measure(policy, waiting, options.steps, options.contracts, options.admission)
+        measure(policy, waiting, options.steps, options.contracts, options.admission, unequal=options.unequal)
         for policy in options.policy
         for waiting in options.waiting
     ]

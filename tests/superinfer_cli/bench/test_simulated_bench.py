@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -174,3 +175,38 @@ def test_the_target_follows_from_topology_and_data_sheet(topology):
     kv_bytes = target.domains[0].kv_blocks * block_bytes
     assert kv_bytes + 2 * architecture.parameters == pytest.approx(0.9 * 2 * 48e9, rel=0.001)
     assert target.restart_s == load_topology(topology).serving.restart_s == 0.5
+
+
+def test_nodes_that_differ_are_simulated_as_kinds_by_their_own_figures():
+    target = cluster_target("llama-3-70b", Path("h100-a100-4x8"), "auto")
+    fast, slow = target.kinds
+    assert [spec.kind for spec in target.domains] == [fast.kind_id] * 2 + [slow.kind_id] * 2
+    assert fast.latency_model.unloaded_s(320, 6) < slow.latency_model.unloaded_s(320, 6)
+    assert target.latency_model is fast.latency_model
+    assert (target.limits.max_running, slow.max_running) == (256, 192)
+    assert target.copies_s[slow.kind_id] > target.copies_s[fast.kind_id] == target.block_copy_s
+    assert [kind.loses_precision for kind in target.kinds] == [False, False]
+
+
+def test_a_node_that_serves_in_fewer_bytes_is_for_contracts_that_permit_it(tmp_path):
+    topology = tmp_path / "t.yaml"
+    topology.write_text(
+        "{name: t, serving: {tensor_parallel: 8}, nodes: ["
+        "{name: a, devices: [{name: g, count: 8, type: H100-SXM5}]},"
+        "{name: b, devices: [{name: g, count: 8, type: L40S}], serving: {precision: float8}}]}"
+    )
+    exact, small = cluster_target("llama-3-70b", topology, "auto").kinds
+    assert (exact.precision, exact.loses_precision) == ("bfloat16", False)
+    assert (small.precision, small.loses_precision) == ("float8", True)
+    assert exact.kv_layout != small.kv_layout
+
+
+def test_an_unequal_cluster_is_benched_by_name(tmp_path):
+    out = tmp_path / "run"
+    result = bench("cluster-unequal", "--simulate", "--topology", "h100-a100-4x8", "--requests", 60, "--out", out)
+    assert result.exit_code == 0, result.stderr
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["clairvoyant_bound"] is None
+    assert "A100" in summary["device"]
+    kinds = yaml.safe_load((out / "config.yaml").read_text())["target"]["kinds"]
+    assert [kind["max_running"] for kind in kinds.values()] == [256, 192]

@@ -1,0 +1,29 @@
+"""What reservations of memory bandwidth mean for one step: who has to wait, who holds back, how long it has to take."""
+
+from __future__ import annotations
+
+from superinfer.scheduler.bandwidth import BandwidthGate, is_unreserved
+from superinfer.scheduler.step_builder import StepBuilder
+
+
+def limit_bandwidth(builder: StepBuilder, gate: BandwidthGate) -> None:
+    """Hide what finds no room for its reservation, and hold back what best effort would move beyond the rest."""
+    domain, queues, now = builder.domain, builder.queues, builder.now
+    waiting = queues.contract_ids()
+    hidden = gate.hidden(domain.domain_id, waiting, now)
+    running = [each for each in domain.running.values() if each.can_decode]
+    if back := gate.held_back(domain.domain_id, running, builder.model, now):
+        # Whatever else of it came in would only be held back as well.
+        builder.hold_back([*back, *(s for s in domain.rotated.values() if is_unreserved(s.contract))])
+        heads = [(each, queues.head(each)) for each in waiting]
+        hidden |= {each for each, head in heads if head is not None and is_unreserved(head.contract)}
+    queues.hidden |= hidden
+
+
+def paced_s(builder: StepBuilder, gate: BandwidthGate) -> float:
+    """How long the step has to take at least, so that a reservation beside it is kept."""
+    domain_id, now = builder.domain.domain_id, builder.now
+    if not gate.is_reserved(domain_id, now):
+        return 0.0
+    decodes = builder.table.sequences(builder.decode_rows)
+    return gate.paced_s(domain_id, [*decodes, *builder.prefills], builder.shape, builder.model, now)
