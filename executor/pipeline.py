@@ -11,7 +11,8 @@ DEPTH = 2
 """Steps in flight at most: the one that runs and the one that waits in the worker's queue."""
 
 LEAD_S = 0.003
-"""The plan is due this long, and the time that planning takes, before the running step's expected end."""
+LEAD_PLANS = 1.5
+"""The plan is due this long, and so many times as long as planning takes, before the running step's expected end."""
 
 HANG_S = 30.0
 HANG_FACTOR = 20.0
@@ -72,7 +73,7 @@ class StepPipeline:
         """The time from which the next step may be planned; None while as many are in flight as may be."""
         if len(self._flights) >= DEPTH:
             return None
-        return max(self.expected_end_s - LEAD_S - 1.5 * self.planning_s, 0.0)
+        return max(self.expected_end_s - LEAD_S - LEAD_PLANS * self.planning_s, 0.0)
 
     @property
     def hung_at_s(self) -> float | None:

@@ -37,7 +37,7 @@ def run_simulated(
     return PolicyRun(
         policy=policy,
         duration_s=result.duration_s,
-        outcomes=judge_fates(result, contracts, target.latency_model),
+        outcomes=judge_fates(result, contracts, target.latency_model, target.client_s),
         contracts=dict(contracts),
         faults=[describe_fault(record, result) for record in result.faults],
         extra={"steps": result.steps},
@@ -88,16 +88,18 @@ def domain_faults(faults: Sequence[Fault], target: SimulationTarget, sending_s: 
     ]
 
 
-def judge_fates(result: Simulation, contracts: Mapping[str, SLOContract], model: LatencyModel) -> list[Outcome]:
-    """Every simulated request held against its contract."""
+def judge_fates(
+    result: Simulation, contracts: Mapping[str, SLOContract], model: LatencyModel, client_s: float = 0.0
+) -> list[Outcome]:
+    """Every simulated request held against its contract, as a client sees it `client_s` later than the scheduler."""
     outcomes = []
     for fate in result.requests:
         contract = contracts[fate.contract_id]
-        outcome = judge(_measurement(fate), contract)
+        outcome = judge(_measurement(fate, client_s), contract)
         if outcome.violated:
             # Only a miss is blamed on a stage, and the prediction that this needs is the costly part.
             unloaded = unloaded_stages_ms(model, fate.prompt_tokens, fate.max_tokens)
-            outcome = judge(_measurement(fate), contract, unloaded)
+            outcome = judge(_measurement(fate, client_s), contract, unloaded)
         outcomes.append(outcome)
     return outcomes
 
@@ -122,15 +124,15 @@ def describe_fault(record: FaultRecord, result: Simulation) -> dict[str, Any]:
     }
 
 
-def _measurement(fate: SimulatedRequest) -> Measurement:
+def _measurement(fate: SimulatedRequest, client_s: float) -> Measurement:
     """A fate as results judge it. No sender is late and no token is real: its hash stays empty."""
     return Measurement(
         request_id=fate.request_id,
         service_id=fate.contract_id,
         scheduled_s=fate.arrival_s,
         sent_s=fate.arrival_s,
-        first_token_s=None if math.isnan(fate.first_token_s) else fate.first_token_s,
-        finish_s=None if math.isnan(fate.finished_s) else fate.finished_s,
+        first_token_s=None if math.isnan(fate.first_token_s) else fate.first_token_s + client_s,
+        finish_s=None if math.isnan(fate.finished_s) else fate.finished_s + client_s,
         prompt_tokens=fate.prompt_tokens,
         output_tokens=fate.output_tokens,
         end=_end(fate),

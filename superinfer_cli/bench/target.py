@@ -24,6 +24,12 @@ from superinfer.scheduler.topology import load_topology
 
 LOCAL_RESTART_S = 5.0
 """From the death of a worker of this machine to its successor's being ready: process start, weights, kernels."""
+LOCAL_GAP_S = 0.0005
+"""Between two steps of a worker of this machine, the later one being in its queue already."""
+LOCAL_PLANNING_S = 0.0006
+"""What planning a step and sending it off take the engine; the next plan is due so much earlier, and half as much."""
+LOCAL_CLIENT_S = 0.004
+"""From a client to the scheduler and back, messages and event loops of three processes on this machine's cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +39,9 @@ class SimulationTarget:
 
     `block_copy_s` is what a rotated KV block adds to a step, `restart_s` a dead domain's time until it serves again.
     `overhead_s` lies between two steps; a step is planned `lead_s` before the end of the one before, or when that has
-    ended. `origin` says where the latency model comes from, for config.yaml. Where domains are unequal `kinds` says of
-    which kinds, `copies_s` is `block_copy_s` by kind, and `latency_model` and `limits` are those of the fastest.
+    ended. Clients see everything `client_s` later. `origin` says where the latency model comes from, for config.yaml.
+    Where domains are unequal `kinds` says of which kinds, `copies_s` is `block_copy_s` by kind, and `latency_model` and
+    `limits` are those of the fastest.
     """
 
     model: str
@@ -51,6 +58,7 @@ class SimulationTarget:
     drift: Drift | None = None
     overhead_s: float = 0.0
     lead_s: float | None = None
+    client_s: float = 0.0
     kinds: tuple[DomainKind, ...] = ()
     copies_s: dict[str, float] = field(default_factory=dict)
 
@@ -112,6 +120,7 @@ def local_target(
     from superinfer.executor.kv_cache import plan_device_blocks
     from superinfer.executor.model.memory import available_memory_bytes
     from superinfer.executor.models.catalog import resolve_model
+    from superinfer.executor.pipeline import LEAD_PLANS, LEAD_S
     from superinfer.profiler.store import load_profile
 
     source = resolve_model(model)
@@ -138,6 +147,9 @@ def local_target(
         drift=None if profile.noise is None else profile.noise.drift,
         block_copy_s=0.0,
         restart_s=LOCAL_RESTART_S,
+        overhead_s=LOCAL_GAP_S,
+        lead_s=LEAD_S + LEAD_PLANS * LOCAL_PLANNING_S,
+        client_s=LOCAL_CLIENT_S,
         max_position=profile.architecture.max_position,
         origin={"latency_model": "measured", "profile": {"path": str(path), "created": profile.created}},
     )

@@ -162,15 +162,17 @@ def draw(profile: ModelProfile, found: list[tuple[SweepPoint, float]], path: Pat
     FigureCanvasAgg(figure)
     agreement, reliability = figure.subplots(1, 2)
     seconds = np.array([each for _, each in found])
-    agreement.scatter(1e3 * seconds, 1e3 * seconds * np.array(served.ratios), s=8, color="0.7", label="single steps")
+    agreement.scatter(
+        1e3 * seconds, 1e3 * seconds * np.array(served.ratios), s=8, color="0.7", zorder=2, label="single steps"
+    )
     for phase, color in (("decode", "#0072b2"), ("prefill", "#d55e00"), ("mixed", "#009e73")):
         mixes = [mix for mix in served.predicted if phase_of(mix) == phase]
         was = [1e3 * statistics.median(s for each, s in found if each == mix) for mix in mixes]
         said = [1e3 * statistics.median(served.predicted[mix]) for mix in mixes]
-        agreement.scatter(was, said, s=26, color=color, label=f"{phase}, medians")
+        agreement.scatter(was, said, s=26, color=color, zorder=3, label=f"{phase}, medians")
     line = np.array([0.8 * seconds.min(), 1.25 * seconds.max()]) * 1e3
-    agreement.plot(line, line, color="0.4")
-    agreement.fill_between(line, line * 0.85, line * 1.15, color="0.9", label="± 15 %")
+    agreement.plot(line, line, color="0.4", zorder=1)
+    agreement.fill_between(line, line * 0.85, line * 1.15, color="0.9", zorder=0, label="± 15 %")
     agreement.set(xscale="log", yscale="log", xlabel="measured step, ms", ylabel="predicted as serving, ms")
     agreement.legend(fontsize=8)
     measured = np.sort(1.0 / np.array(served.ratios))

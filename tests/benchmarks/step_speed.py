@@ -20,6 +20,7 @@ import torch
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.model.architecture import load_architecture
 from superinfer.executor.model.batch import PrefillChunk, TokenBatch
+from superinfer.executor.model.kernels import as_numpy
 from superinfer.executor.model_runner import ModelRunner
 from superinfer.executor.models.catalog import resolve_model
 from superinfer.profiler.device import memory_read_gb_per_s
@@ -28,10 +29,13 @@ NO_DECODES = (np.zeros((0, 0), np.int64), np.zeros(0, np.int64))
 
 
 class Steps:
-    """Steps over scattered blocks of one runner's cache, whose contents do not matter."""
+    """Steps over scattered blocks of one runner's cache. Their contents do not matter, but that they were written does:
+    memory that never was is one page of zeros, and reading it again and again is reading a cache.
+    """
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
+        runner._cache.array[...] = as_numpy(torch.full((1,), 0.5, dtype=runner.dtype))[0]
         self._random = np.random.default_rng(0)
 
     def _run(self, batch: TokenBatch) -> float:
