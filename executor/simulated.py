@@ -14,10 +14,7 @@ import numpy as np
 from superinfer.profiler.drift import Drift
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.scheduler.columns import FloatArray, IntArray
-from superinfer.scheduler.fast_forward import Horizon, Stretch, take_stretch
 from superinfer.scheduler.kernels import compiled
-from superinfer.scheduler.scheduler import Scheduler
-from superinfer.scheduler.sequence import SequenceState
 from superinfer.scheduler.steps import StepPlan, StepResult
 
 NOISE_DRAWN = 256
@@ -82,8 +79,6 @@ class SimulatedDevice:
         self._free = list(range(64))
         self._decodes: list[int] = []
         self._decode_slots: IntArray = np.empty(0, np.int64)
-        self._decoded: list[SequenceState] = []
-        self._decoded_slots: IntArray = np.empty(0, np.int64)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """The result of a step that starts at `self.now`."""
@@ -109,25 +104,13 @@ class SimulatedDevice:
         result.finished_s += max(self.model.uncorrected_step_s(shape) * self._next_noise(), plan.paced_s)
         return result
 
-    def decode_until(self, scheduler: Scheduler, horizon: Horizon, overhead_s: float) -> Stretch | None:
-        """Steps from `self.now` on that a scheduler takes together, and which the device has run, one `overhead_s`
-        before each; None where the next one has to be planned.
+    def next_noise(self) -> FloatArray:
+        """The factors on the times of the next NOISE_DRAWN steps, for a loop that keeps its own account of them; not to
+        be written to.
         """
         self._draw_noise()
-        noise = self._noise[self._noise_used :]
-        stretch = take_stretch(scheduler, self.domain_id, self.now, horizon, noise, overhead_s)
-        if stretch is None:
-            return None
-        if self._is_noisy:
-            self._noise_used += stretch.steps
-        domain = scheduler.domains[self.domain_id]
-        self._forget(domain.finished)
-        domain.finished = []
-        if stretch.sequences is not self._decoded:
-            self._decoded = stretch.sequences
-            self._decoded_slots = np.array([self._slots[each.sequence_id] for each in stretch.sequences], np.int64)
-        self._held[self._decoded_slots, KNOWN_TOKENS:] += stretch.steps
-        return stretch
+        self._noise_used = NOISE_DRAWN if self._is_noisy else 0
+        return self._noise
 
     def _draw_noise(self) -> None:
         """Have at least one factor to use."""

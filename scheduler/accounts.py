@@ -56,7 +56,7 @@ class Accounts:
         counts.finished += 1
         counts.met += bool(met)
         if reason in ("stop", "length") and not request.sampling.ignore_eos:
-            self._output_lengths.setdefault(contract_id, RecentQuantile()).add(len(sequence.outputs))
+            self._output_lengths.setdefault(contract_id, RecentQuantile()).add(sequence.committed)
         if reason == "abort":
             return
         answer = None if reason == "error" else _answer(sequence, now)
@@ -75,7 +75,7 @@ class Accounts:
 
 
 def _answer(sequence: SequenceState, now: float) -> Answer:
-    first_s, gaps = sequence.first_token_s, len(sequence.outputs) - 1
+    first_s, gaps = sequence.first_token_s, sequence.committed - 1
     return Answer(
         latency_s=now - sequence.arrival_s,
         ttft_s=None if first_s is None else first_s - sequence.arrival_s,

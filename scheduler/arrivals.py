@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import math
+from array import array
 from collections import deque
+
+import numpy as np
+
+from superinfer.scheduler.columns import FloatArray
+
+KEPT_ARRIVALS = 256
+"""Arrivals before the window that are kept at most, unless more lie in it."""
 
 
 class ArrivalRate:
@@ -16,7 +25,8 @@ class ArrivalRate:
     def __init__(self, window_s: float = 20.0, warm_s: float = 2.0) -> None:
         self.window_s = window_s
         self.warm_s = warm_s
-        self._arrivals: deque[float] = deque()
+        self._arrivals = array("d")
+        self._begin = 0
         self._first_s: float | None = None
 
     def add(self, now: float) -> None:
@@ -29,10 +39,28 @@ class ArrivalRate:
         """Arrivals per second in the window that ends now."""
         if self._first_s is None:
             return 0.0
-        while self._arrivals and self._arrivals[0] <= now - self.window_s:
-            self._arrivals.popleft()
+        self._forget(now)
         span = min(max(now - self._first_s, self.warm_s), self.window_s)
-        return len(self._arrivals) / span
+        return (len(self._arrivals) - self._begin) / span
+
+    @property
+    def first_s(self) -> float:
+        """When the first one was; NaN before."""
+        return math.nan if self._first_s is None else self._first_s
+
+    def recent(self, now: float) -> FloatArray:
+        """When those in the window that ends now were, in order; a copy."""
+        self._forget(now)
+        return np.array(self._arrivals[self._begin :], np.float64)
+
+    def _forget(self, now: float) -> None:
+        arrivals, begin, end = self._arrivals, self._begin, len(self._arrivals)
+        while begin < end and arrivals[begin] <= now - self.window_s:
+            begin += 1
+        self._begin = begin
+        if begin > KEPT_ARRIVALS and 2 * begin > end:
+            del arrivals[:begin]
+            self._begin = 0
 
 
 class RecentQuantile:

@@ -74,7 +74,7 @@ class SequenceTable:
     """Rows are handed out and taken back; the tables double when they are full.
 
     `counts` and `times` are the tables, `count_cells` and `time_cells` flat views of them. `owners` is the sequence of
-    each row. All are replaced when the tables grow.
+    each row. All are replaced when the tables grow. `stamps` holds the last of `next_stamp`.
     """
 
     def __init__(self, rows: int = 64) -> None:
@@ -82,7 +82,7 @@ class SequenceTable:
         self.times: FloatArray = np.zeros((0, TIMES), np.float64)
         self.owners: list[SequenceState | None] = []
         self._free: list[int] = []
-        self._stamp = 0
+        self.stamps: IntArray = np.zeros(1, np.int64)
         self._grow(rows)
 
     def acquire(self, sequence: SequenceState) -> int:
@@ -105,8 +105,8 @@ class SequenceTable:
 
     def next_stamp(self) -> int:
         """A number for PLANNED_IN that no plan has had before."""
-        self._stamp += 1
-        return self._stamp
+        self.stamps[0] += 1
+        return int(self.stamps[0])
 
     def sequences(self, rows: IntArray) -> list[SequenceState]:
         """Whose rows these are."""

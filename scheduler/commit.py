@@ -31,7 +31,7 @@ def commit_tokens(
     due: dict[int, int] = {}
     for i in range(done, len(ids)):
         owner = sequences.get(ids[i])
-        if owner is not None and indices[i] == len(owner.outputs):
+        if owner is not None and indices[i] == owner.committed:
             due.setdefault(owner.row, i)
     rest = Batch.of(table, np.array([*due], np.int64))
     rest_indices, rest_tokens = [indices[i] for i in due.values()], [tokens[i] for i in due.values()]

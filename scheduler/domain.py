@@ -160,7 +160,7 @@ class DomainState:
     def surely_computed(self) -> dict[int, int]:
         """For each sequence the tokens whose KV is in its blocks whatever becomes of the steps in flight."""
         found = {
-            sequence_id: min(sequence.computed, sequence.prompt_length + len(sequence.outputs) - 1)
+            sequence_id: min(sequence.computed, sequence.prompt_length + sequence.committed - 1)
             for sequence_id, sequence in (*self.running.items(), *self.rotated.items())
         }
         for step in self.in_flight.values():

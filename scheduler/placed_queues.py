@@ -82,11 +82,6 @@ class PlacedQueues(WaitingQueues):
             if len(line) and self._sees(contract_id, key)
         }
 
-    def note_stretch(self, domain_id: str, until_s: float) -> None:
-        """A domain has taken steps while nobody waited, the last of which ends about then."""
-        self._busy_until_s[domain_id] = until_s
-        self._left.pop(domain_id, None)
-
     def push(self, sequence: SequenceState) -> None:
         """Add a waiting sequence under its contract and the kinds that hold it."""
         self._put(sequence, sequence.stage_since_s)

@@ -6,6 +6,7 @@ the heads, so that a choice costs O(number of contracts), however many requests 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import chain
 
@@ -59,6 +60,11 @@ class WaitingQueues:
         if line is not None and line.first_key() <= now:
             for sequence in line.pop_until(now):
                 self._lapsed[contract_id].push(sequence.arrival_s, sequence)
+
+    def lapses_s(self, contract_id: str) -> float:
+        """The key of the first that will lapse; infinite without any."""
+        line = self._lines.get(contract_id)
+        return math.inf if line is None else line.first_key()
 
     def head(self, contract_id: str) -> SequenceState | None:
         """The first sequence of a contract, one that has not lapsed if there is any; or None."""

@@ -253,7 +253,7 @@ class Scheduler:
         return outputs
 
     def skipped(self, domain_id: str, steps: int, tokens: int) -> None:
-        """Count steps that `superinfer.scheduler.fast_forward` took together, and the tokens that came of them."""
+        """Count steps that were taken without `plan` and `observe`, and the tokens that came of them."""
         self.domains[domain_id].next_step_id += steps
         self._steps += steps
         self._output_tokens += tokens
@@ -268,9 +268,10 @@ class Scheduler:
         return [each for each in self.domains.values() if each.is_up]
 
     def completed(self, sequences: Iterable[SequenceState], now: float) -> list[FinishOutput]:
-        """End those of these sequences that have all their tokens."""
-        ended = [each for each in sequences if each.is_done_planning]
-        return [self._finish(each, now, "length") for each in ended]
+        """A step is over that gave tokens to whoever was suspected and in it, and with which these sequences end."""
+        if self._suspects:
+            self._suspects.clear()
+        return [self._finish(each, now, "length") for each in sequences]
 
     @property
     def has_suspects(self) -> bool:
@@ -401,7 +402,7 @@ class Scheduler:
         self.bandwidth.left(sequence, now)
         if domain is not None and sequence.known_to_worker:
             if self.config.prefix_cache and reason in ("stop", "length"):
-                known = sequence.prompt_length + len(sequence.outputs)
+                known = sequence.prompt_length + sequence.committed
                 share(sequence, domain, known - 1, self.config.block_size)
             domain.memory.give_back(sequence.blocks)
             domain.host_blocks.give_back(sequence.host_blocks)
@@ -427,7 +428,7 @@ class Scheduler:
             contract_id=request.contract_id,
             reason=reason,
             stages=stages,
-            output_tokens=len(sequence.outputs),
+            output_tokens=sequence.committed,
             domain_ids=sequence.domain_ids,
             met=met,
             error=error,

@@ -30,7 +30,8 @@ _STATUSES = tuple(Status)
 
 
 class SequenceState:
-    """One request's state. Counters include steps that are planned and still in flight; `outputs` are committed tokens.
+    """One request's state. Counters include steps that are planned and still in flight; `outputs` are the `committed`
+    tokens, which nobody collects in a simulation.
 
     `prefill_target` is the number of tokens to prefill before the next one is sampled: the prompt, and after a move the
     committed outputs as well. What a plan asks of every sequence lies in a row of `table`, which `leave_table` gives
@@ -65,6 +66,7 @@ class SequenceState:
     prefill_target = CountColumn(columns.PREFILL_TARGET)
     planned_outputs = CountColumn(columns.PLANNED_OUTPUTS)
     expected_outputs = CountColumn(columns.EXPECTED_OUTPUTS)
+    committed = CountColumn(columns.COMMITTED)
     in_flight = CountColumn(columns.IN_FLIGHT)
     planned_in = CountColumn(columns.PLANNED_IN)
     contract_number = CountColumn(columns.CONTRACT)
@@ -227,8 +229,8 @@ class SequenceState:
         self.shared_blocks = 0
         self.saved_tokens = 0
         self.computed = 0 if kept is None else kept.tokens
-        self.planned_outputs = len(self.outputs)
-        self.prefill_target = self.prompt_length + len(self.outputs)
+        self.planned_outputs = self.committed
+        self.prefill_target = self.prompt_length + self.committed
         self.blocks = []
         self.host_blocks = []
         self.in_flight = 0
@@ -245,5 +247,5 @@ class SequenceState:
         first_token_s = self.first_token_s
         if first_token_s is None or first_token_s > self.ttft_deadline_s:
             return False
-        gaps = len(self.outputs) - 1
+        gaps = self.committed - 1
         return gaps < 1 or (now - first_token_s) / gaps <= self.tpot_s

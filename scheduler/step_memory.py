@@ -281,15 +281,7 @@ class StepMemory:
     def _enter(self, sequence: SequenceState) -> None:
         if self.gate is not None:
             self.gate.entered(self.domain.domain_id, sequence, self.now)
-        self.queues.remove(sequence)
-        sequence.status = Status.RUNNING
-        sequence.domain = self.domain
-        sequence.known_to_worker = True
-        if not sequence.domain_ids or sequence.domain_ids[-1] != self.domain.domain_id:
-            sequence.domain_ids.append(self.domain.domain_id)
-        if sequence.stage == "queue":
-            sequence.enter_stage("prefill", self.now)
-        self.domain.running[sequence.sequence_id] = sequence
+        enter(sequence, self.domain, self.queues, self.now)
         prompt = sequence.request.prompt_token_ids
         self.new_sequences.append(
             NewSequence(
@@ -301,3 +293,16 @@ class StepMemory:
                 computed=sequence.computed,
             )
         )
+
+
+def enter(sequence: SequenceState, domain: DomainState, queues: WaitingQueues, now: float) -> None:
+    """A waiting sequence, which has its blocks, runs on a domain from now on."""
+    queues.remove(sequence)
+    sequence.status = Status.RUNNING
+    sequence.domain = domain
+    sequence.known_to_worker = True
+    if not sequence.domain_ids or sequence.domain_ids[-1] != domain.domain_id:
+        sequence.domain_ids.append(domain.domain_id)
+    if sequence.stage == "queue":
+        sequence.enter_stage("prefill", now)
+    domain.running[sequence.sequence_id] = sequence

@@ -34,12 +34,12 @@ class Suspects:
             sequence.domain_deaths = 0
         sequence.domain_deaths += 1
         sequence.is_isolated = isolates or sequence.domain_deaths > 1
-        self._by_sequence[sequence.sequence_id] = _Suspicion(sequence, len(sequence.outputs), computed)
+        self._by_sequence[sequence.sequence_id] = _Suspicion(sequence, sequence.committed, computed)
 
     def clear(self) -> None:
         """Who has got a token since its worker died did not kill it."""
         for each in list(self._by_sequence.values()):
-            if len(each.sequence.outputs) > each.outputs:
+            if each.sequence.committed > each.outputs:
                 each.sequence.domain_deaths = 0
                 each.sequence.is_isolated = False
                 del self._by_sequence[each.sequence.sequence_id]

@@ -138,6 +138,6 @@ class Fates:
         """How far those came that have not ended when the run does."""
         for sequence in sequences:
             row = self._rows[sequence.request.request_id]
-            self.output_tokens[row] = len(sequence.outputs)
+            self.output_tokens[row] = sequence.committed
             self.first_token_s[row] = math.nan if sequence.first_token_s is None else sequence.first_token_s
             self.last_token_s[row], self.longest_gap_s[row] = sequence.last_token_s, sequence.longest_gap_s

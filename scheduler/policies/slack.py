@@ -26,12 +26,11 @@ from superinfer.scheduler.decay import DecayProfile
 from superinfer.scheduler.policies.best_effort import BestEffortTurns
 from superinfer.scheduler.policies.planner_config import PlannerConfig
 from superinfer.scheduler.policies.slack_step import SlackStep
-from superinfer.scheduler.policies.step_state import DONE, MAY_PREFILL, MAY_RETURN, NEEDS_ROOM, Step
+from superinfer.scheduler.policies.step_state import DONE, MAY_PREFILL, MAY_RETURN, NEEDS_ROOM
 from superinfer.scheduler.policies.urgency import UrgencyClasses
 from superinfer.scheduler.sequence import SequenceState, Status
 from superinfer.scheduler.slack import slack_s
 from superinfer.scheduler.step_builder import StepBuilder
-from superinfer.scheduler.step_memory import Ground
 
 BEST_EFFORT_DEADLINE_S = 1e9
 
@@ -104,16 +103,13 @@ class SlackPolicy:
         if not builder.steps:
             self._serve_anything(builder)
 
-    def decoding_step(self, ground: Ground, now: float, domains_up: int) -> Step:
-        """The ground on which `stretch_kernel.decode_stretch` asks whether a step decodes all that run.
+    @property
+    def classes(self) -> UrgencyClasses:
+        """Which contracts are more urgent than which, and what they have been asking for."""
+        return self._classes
 
-        Shares of the device that arrivals take fall while nobody arrives, and caps rise: what goes into a step now, as
-        far as these decide it, does so until somebody does.
-        """
-        return self._step.for_decodes(ground, now, domains_up)
-
-    def decoded_all(self, domain_id: str) -> None:
-        """All that run on a domain have decoded: best effort among them was served."""
+    def served(self, domain_id: str) -> None:
+        """A step of this domain gave best effort its share, or had none to serve."""
         if self._classes.has_best_effort:
             self._turns.served(domain_id)
 

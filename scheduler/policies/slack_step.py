@@ -50,14 +50,6 @@ class SlackStep:
         figures[at.PROMPT_TOKEN_S] = builder.model.prefill_token_s
         self.look_again()
 
-    def for_decodes(self, ground: Ground, now: float, domains_up: int) -> at.Step:
-        """A step of a domain that does nothing but decode."""
-        self._settle(ground, now, domains_up)
-        if len(self._members) < ground.config.max_running:
-            room = ground.config.max_running
-            self._members, self._slacks = np.empty(room, np.int64), np.empty(room, np.float64)
-        return self._on(ground)
-
     def _settle(self, ground: Ground, now: float, domains_up: int) -> None:
         """What is so for the whole plan."""
         classes, model, planner, config = self._classes, ground.model, self._planner, ground.config

@@ -97,6 +97,11 @@ class UrgencyClasses:
         self._look(now)
         return self._initial_slacks_s[level]
 
+    @property
+    def loads(self) -> Mapping[str, ContractLoad]:
+        """What each contract has been asking for."""
+        return self._loads
+
     def at(self, now: float) -> Iterator[tuple[float, float]]:
         """`load_share` and `initial_slack_s` of each class."""
         self._look(now)
