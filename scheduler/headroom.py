@@ -66,7 +66,7 @@ class Headroom:
         """Those of the kinds `permitted` that hold a request now, if it can wait until a domain of the kind is free.
 
         Those that its contract prefers alone while one of them does; the others are its second choice. Where that
-        leaves nothing, those that hold it if they begin at once, or else without a margin.
+        leaves nothing, the one that would hold it longest if it began at once, or else without a margin.
         """
         _, preferred = self.asked(sequence.contract)
         tiers: tuple[dict[int, float], ...] = ({}, {}, {})
@@ -77,10 +77,13 @@ class Headroom:
                     tiers[0 if careful_s > free_s(number) else 1][number] = careful_s
                 elif bare_s > now:
                     tiers[2][number] = bare_s
-        holding = tiers[0] or tiers[1] or tiers[2]
-        chosen = {n: expiry_s for n, expiry_s in holding.items() if preferred >> n & 1} or holding
         expiries = {**tiers[0], **tiers[1], **tiers[2]}
-        return Placed(_mask(chosen), _mask(n for n in expiries if n not in chosen), min(expiries.values(), default=now))
+        if not expiries:
+            return Placed(0, 0, now)
+        unsure = tiers[1] or tiers[2]
+        holding = list(tiers[0]) or [max(unsure, key=lambda number: unsure[number])]
+        chosen = [number for number in holding if preferred >> number & 1] or holding
+        return Placed(_mask(chosen), _mask(n for n in expiries if n not in chosen), min(expiries.values()))
 
     def slack_s(self, sequence: SequenceState, now: float) -> float:
         """The most slack that a request has on any kind that may serve it."""

@@ -124,12 +124,13 @@ def _size(costs: PlanCosts, registry: ContractRegistry, topology: Topology, seed
     from superinfer.cli.bench.target import with_room_for
     from superinfer.cli.console import err
     from superinfer.cli.plan_sizing import size_cluster
+    from superinfer.scheduler.serving_groups import one_kind
 
     assert costs.target is not None
     longest = max(load.prompt_tokens + load.output_tokens for load in topology.demands.values())
     contracts = {contract.service_id: contract for contract in registry.list()}
     contracts |= {name: registry.resolve(name) for name in topology.demands}
-    degree = topology.serving.tensor_parallel
+    degree = one_kind(topology)[0].serving.tensor_parallel
     with err.status("simulating") as status:
         return size_cluster(
             with_room_for(costs.target, topology.name, longest),
