@@ -109,6 +109,11 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, rename={"format": 
     format: str = PROFILE_SCHEMA
 
     @property
+    def precision(self) -> str:
+        """The precision of computation, and that of the weights where it is another, for a person."""
+        return self.dtype if self.weight_dtype is None else f"{self.dtype}, {self.weight_dtype} weights"
+
+    @property
     def latency_model(self) -> LatencyModel:
         """A fresh latency model with these constants and no online correction."""
         constants = msgspec.structs.asdict(self.latency)

@@ -26,7 +26,9 @@ def draw_profile(profile: ModelProfile, path: Path) -> None:
     _draw_roofline(roofline, profile)
     _draw_agreement(agreement, profile)
     _draw_curve(curve, profile)
-    figure.suptitle(f"{profile.model} · {profile.dtype} · {profile.device.name}, {profile.device.threads} thread(s)")
+    figure.suptitle(
+        f"{profile.model} · {profile.precision} · {profile.device.name}, {profile.device.threads} thread(s)"
+    )
     figure.savefig(path, dpi=120)
 
 

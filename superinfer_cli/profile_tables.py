@@ -11,7 +11,7 @@ from superinfer.profiler.store import ModelProfile
 def measured_tables(profile: ModelProfile) -> Group:
     """Achieved rates, the latency model's constants and its errors."""
     device = profile.device
-    rates = feature_table(f"Measured: {device.name}, {device.threads} thread(s), {profile.dtype}", "", "value")
+    rates = feature_table(f"Measured: {device.name}, {device.threads} thread(s), {profile.precision}", "", "value")
     rates.add_row("prefill, best step", quantity(profile.measured.prefill_gflop_per_s * 1e9, "FLOP/s"))
     decode = quantity(profile.measured.decode_gb_per_s * 1e9, "B/s")
     if device.memory_read_gb_per_s:

@@ -81,7 +81,9 @@ def serve(
     ] = None,
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "int8"],
-        typer.Option(help="Precision; auto is bfloat16 where the CPU multiplies it in hardware."),
+        typer.Option(
+            help="Precision; auto is bfloat16 where the CPU multiplies it in hardware, int8 is of the weights alone."
+        ),
     ] = "auto",
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Random weights, for a directory that has a config alone.")

@@ -1,6 +1,6 @@
 """Thread time of the decoder's decode steps beside the time that memory alone would take, and of a prefill.
 
-    python tests/benchmarks/step_speed.py [--model DIR or name] [--dtype float32 bfloat16] [--repeats 5] [--json]
+    python tests/benchmarks/step_speed.py [--model DIR or name] [--dtype float32 bfloat16 int8] [--repeats 5] [--json]
 
 The limit of a step is its weights (as stored in memory, the head included) and its keys and values over the read rate
 of this machine, measured in the same run. Times are the least of the repeats, in the thread's own time, so that others
@@ -20,6 +20,7 @@ import torch
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.model.architecture import load_architecture
 from superinfer.executor.model.batch import PrefillChunk, TokenBatch
+from superinfer.executor.model.int8_panels import GROUP_INPUTS
 from superinfer.executor.model.kernels import as_numpy
 from superinfer.executor.model_runner import ModelRunner
 from superinfer.executor.models.catalog import resolve_model
@@ -86,7 +87,8 @@ def main() -> None:
     """Measure and print; data to stdout, progress to stderr."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--dtype", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
+    every = ["float32", "bfloat16", "int8"]
+    parser.add_argument("--dtype", nargs="+", choices=every, default=every)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--contexts", type=int, nargs="+", default=[80, 1000])
     parser.add_argument("--prefill", type=int, default=1024)
@@ -99,7 +101,7 @@ def main() -> None:
     tokens = max(options.batches) * (max(options.contexts) + 16)
     figures = []
     for dtype in options.dtype:
-        per_token = 4 if dtype == "float32" else 2
+        per_token = 2 if dtype == "bfloat16" else 4
         shape = load_architecture(directory)
         config = WorkerConfig(
             domain_id="d",
@@ -113,8 +115,9 @@ def main() -> None:
             for context in options.contexts:
                 print(f"{dtype}: {rows} × {context} …", file=sys.stderr)
                 seconds = steps.decode_s(rows, context, options.repeats)
-                # Panels keep a bfloat16 checkpoint's two bytes in either precision.
-                moved = 2 * shape.parameters + rows * context * shape.kv_bytes_per_token(per_token)
+                # Panels keep a bfloat16 checkpoint's two bytes in float32 too; int8 has four bytes of scale a group.
+                per_weight = 1 + 4 / GROUP_INPUTS if dtype == "int8" else 2
+                moved = per_weight * shape.parameters + rows * context * shape.kv_bytes_per_token(per_token)
                 figures.append(
                     {
                         "dtype": dtype,

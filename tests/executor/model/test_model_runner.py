@@ -13,7 +13,7 @@ import torch
 
 from superinfer.contracts.errors import ModelError, ResourceError
 from superinfer.executor.config import DType, WorkerConfig
-from superinfer.executor.model_runner import ModelRunner, compute_dtype
+from superinfer.executor.model_runner import ModelRunner, weight_dtype
 from superinfer.executor.profile_model import resolve_dtype
 from superinfer.scheduler.request import SamplingParams
 
@@ -168,9 +168,9 @@ def test_weights_larger_than_memory_are_refused_before_loading(checkpoint: Calla
         ModelRunner(WorkerConfig(domain_id="d", model_dir=str(tmp_path), random_weights=True))
 
 
-@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16", "int8"])
 def test_the_precision_is_the_same_whether_asked_with_torch_or_without(dtype: DType) -> None:
-    assert resolve_dtype(dtype) == str(compute_dtype(dtype)).removeprefix("torch.")
+    assert resolve_dtype(dtype) == str(weight_dtype(dtype)).removeprefix("torch.")
 
 
 def test_a_cpu_says_that_it_multiplies_bfloat16(tmp_path: Path) -> None:
