@@ -25,9 +25,8 @@ _SAMPLING = SamplingParams(max_tokens=1_000_000, temperature=0.0, ignore_eos=Tru
 class SweepRunner:
     """Runs one point at a time on `executor`; each call is one timed step of fresh sequences.
 
-    `first_host_block` is the number of the executor's first host block. `waited_s` tells how long the executor has
-    waited for its core so far. What it waited within a step is other processes' time and is taken off; `waited_share`
-    is its share of all timed steps.
+    `waited_s` tells how long the executor has waited for its core so far. What it waited within a step is other
+    processes' time and is taken off; `waited_share` is its share of all timed steps.
     """
 
     def __init__(
@@ -38,7 +37,6 @@ class SweepRunner:
         block_size: int,
         domain_id: str = "profile",
         waited_s: Callable[[], float] | None = None,
-        first_host_block: int = 0,
         seed: int = 0,
     ) -> None:
         self._executor = executor
@@ -47,7 +45,6 @@ class SweepRunner:
         self._random = random.Random(seed)
         self._vocab_size = vocab_size
         self._waited_s = waited_s or _never_waits
-        self._host_block = first_host_block
         self._total_waited_s = 0.0
         self._total_step_s = 0.0
         self._steps = 0
@@ -116,12 +113,12 @@ class SweepRunner:
                 new_blocks=[0],
             )
             self._execute(new_sequences=[source], sequences=[step])
-            self._execute(rotate_out=[Rotation(sequence_id=source.sequence_id, pairs=[(0, self._host_block)])])
+            self._execute(rotate_out=[Rotation(sequence_id=source.sequence_id, pairs=[(0, 0)])])
             self._execute(finished=[source.sequence_id])
             self._written_blocks = 1
         if count > self._written_blocks:
             target = self._new_sequence(1, prompt_length=1)
-            pairs = [(self._host_block, block) for block in range(self._written_blocks, count)]
+            pairs = [(0, block) for block in range(self._written_blocks, count)]
             self._execute(new_sequences=[target])
             self._execute(rotate_in=[Rotation(sequence_id=target.sequence_id, pairs=pairs)])
             self._execute(finished=[target.sequence_id])

@@ -18,7 +18,7 @@ from superinfer.cli.bench.options import BenchOptions
 from superinfer.cli.bench.plan import Plan, engine_config, make_plan, resolve_scenario
 from superinfer.cli.bench.run import run_policy
 from superinfer.cli.bench.simulated_session import run_simulated_bench
-from superinfer.contracts.errors import EngineError
+from superinfer.contracts.errors import EngineError, UsageError
 from superinfer.results.clairvoyant import Offer, clairvoyant_bound
 from superinfer.results.run_folder import check_run_folder, write_run_folder
 from superinfer.results.summary import PolicyRun, summarize
@@ -41,6 +41,8 @@ def run_bench(options: BenchOptions) -> BenchResult:
     scenario = resolve_scenario(options)
     folder = options.out or Path("runs") / f"{scenario.name}-{datetime.now():%Y%m%d-%H%M%S}"
     check_run_folder(folder, force=options.force)
+    if options.simulate and options.journal:
+        raise UsageError("--journal: keeps what an engine's scheduler was told; it has no meaning with --simulate")
     if options.simulate:
         return BenchResult(*run_simulated_bench(options, scenario, folder), engine_error=None)
     plan = make_plan(options, scenario)

@@ -28,6 +28,7 @@ from superinfer.scheduler.outputs import FinishOutput
         (["--dtype", "float16"], ["float16", "bfloat16"]),
         (["--kv-cache-memory", "plenty"], ["--kv-cache-memory", "plenty"]),
         (["--decay-profile", "nowhere.yaml"], ["nowhere.yaml", "cannot be read"]),
+        (["--simulate", "--journal"], ["--journal", "--simulate"]),
         (["nightmare"], ["nightmare", "mixed, jitter, fault"]),
         (["fault", "--out", os.path.dirname(__file__)], ["--out", "exists", "--force"]),
     ],
