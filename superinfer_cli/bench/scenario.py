@@ -14,6 +14,15 @@ from superinfer.contracts.errors import UsageError
 BUILT_IN = ("mixed", "jitter", "fault", "cluster-mixed", "cluster-jitter", "cluster-fault", "cluster-unequal")
 LENGTH_KINDS = ("constant", "uniform", "lognormal", "trace")
 
+# Far beyond what anybody measures, and far below what overflows or never ends: a slip becomes one clear line.
+MAX_TOKENS = 10_000_000
+MAX_REQUESTS = 10_000_000
+MAX_DOMAINS = 4096
+MIN_LOAD, MAX_LOAD = 0.01, 100.0
+MIN_RATE_RPS, MAX_RATE_RPS = 1e-4, 1e6
+MIN_CV, MAX_CV = 0.01, 100.0
+MAX_SIGMA = 10.0
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -23,15 +32,15 @@ class Constant(_Strict):
     """Always the same length."""
 
     kind: Literal["constant"] = "constant"
-    value: int = Field(ge=1, description="tokens")
+    value: int = Field(ge=1, le=MAX_TOKENS, description="tokens")
 
 
 class Uniform(_Strict):
     """Every length from low to high is equally likely."""
 
     kind: Literal["uniform"]
-    low: int = Field(ge=1, description="shortest, tokens")
-    high: int = Field(ge=1, description="longest, tokens")
+    low: int = Field(ge=1, le=MAX_TOKENS, description="shortest, tokens")
+    high: int = Field(ge=1, le=MAX_TOKENS, description="longest, tokens")
 
     @model_validator(mode="after")
     def _ordered(self) -> Uniform:
@@ -44,10 +53,10 @@ class Lognormal(_Strict):
     """Log-normal lengths, cut off at low and high."""
 
     kind: Literal["lognormal"]
-    median: float = Field(gt=0, description="median before clipping, tokens")
-    sigma: float = Field(ge=0, description="standard deviation of the logarithm")
-    low: int = Field(ge=1, description="shortest, tokens")
-    high: int = Field(ge=1, description="longest, tokens")
+    median: float = Field(gt=0, le=MAX_TOKENS, description="median before clipping, tokens")
+    sigma: float = Field(ge=0, le=MAX_SIGMA, description="standard deviation of the logarithm")
+    low: int = Field(ge=1, le=MAX_TOKENS, description="shortest, tokens")
+    high: int = Field(ge=1, le=MAX_TOKENS, description="longest, tokens")
 
     @model_validator(mode="after")
     def _ordered(self) -> Lognormal:
@@ -60,8 +69,8 @@ class FromTrace(_Strict):
     """The lengths of the trace that the arrivals come from, in its order, cut off at low and high."""
 
     kind: Literal["trace"]
-    low: int = Field(default=1, ge=1, description="shortest, tokens")
-    high: int = Field(default=1_000_000, ge=1, description="longest, tokens")
+    low: int = Field(default=1, ge=1, le=MAX_TOKENS, description="shortest, tokens")
+    high: int = Field(default=1_000_000, ge=1, le=MAX_TOKENS, description="longest, tokens")
 
     @model_validator(mode="after")
     def _ordered(self) -> FromTrace:
@@ -108,7 +117,7 @@ class RequestClass(_Strict):
     """One service's share of the requests. Without `slo` it is best effort."""
 
     service_id: str = Field(pattern=r"^[a-z0-9-]+$", description="[a-z0-9-]+, one class each")
-    share: float = Field(gt=0, description="weight among all classes")
+    share: float = Field(gt=0, le=1e9, description="weight among all classes")
     prompt_tokens: Lengths
     output_tokens: Lengths
     slo: Slo | None = None
@@ -123,7 +132,7 @@ class Arrival(_Strict):
     """
 
     process: Literal["poisson", "gamma", "constant", "trace"] = "poisson"
-    cv: float | None = Field(default=None, gt=0)
+    cv: float | None = Field(default=None, ge=MIN_CV, le=MAX_CV)
     file: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
@@ -159,12 +168,12 @@ class Scenario(_Strict):
     description: str = ""
     classes: list[RequestClass] = Field(min_length=1)
     arrival: Arrival = Arrival()
-    load: float | None = Field(default=None, gt=0, le=100)
-    rate_rps: float | None = Field(default=None, gt=0)
-    requests: int = Field(ge=1)
-    domains: int = Field(default=1, ge=1)
+    load: float | None = Field(default=None, ge=MIN_LOAD, le=MAX_LOAD)
+    rate_rps: float | None = Field(default=None, ge=MIN_RATE_RPS, le=MAX_RATE_RPS)
+    requests: int = Field(ge=1, le=MAX_REQUESTS)
+    domains: int = Field(default=1, ge=1, le=MAX_DOMAINS)
     faults: list[Fault] = []
-    warmup: int = Field(default=4, ge=0, description="requests sent before the load and not counted")
+    warmup: int = Field(default=4, ge=0, le=MAX_REQUESTS, description="requests sent before the load and not counted")
 
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
@@ -205,6 +214,10 @@ def parse_scenario(text: str, source: str, *, folder: Path | None = None) -> Sce
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UsageError(f"scenario {source}: not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UsageError(f"scenario {source}: is nested too deeply") from None
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"scenario {source}: holds a value that cannot be read: {error}") from None
     if not isinstance(data, dict):
         raise UsageError(f"scenario {source}: a mapping with name, classes, requests and load is needed")
     arrival = data.get("arrival")

@@ -38,7 +38,26 @@ def test_the_jitter_and_fault_scenarios_are_what_they_say():
     ("changes", "parts"),
     [
         ({"lode": 1}, ["lode: unknown key", "load"]),
-        ({"load": -1}, ["load:", "greater than 0", "-1"]),
+        ({"load": -1}, ["load:", "greater than or equal to 0.01", "-1"]),
+        ({"load": 1e-300}, ["load:", "greater than or equal to 0.01", "1e-300"]),
+        ({"load": 1e30}, ["load:", "less than or equal to 100", "1e+30"]),
+        ({"load": None, "rate_rps": 1e30}, ["rate_rps:", "less than or equal to 1000000", "1e+30"]),
+        ({"load": None, "rate_rps": 1e-300}, ["rate_rps:", "greater than or equal to 0.0001", "1e-300"]),
+        ({"requests": 10**18}, ["requests:", "less than or equal to 10000000", str(10**18)]),
+        ({"warmup": 10**12}, ["warmup:", "less than or equal to 10000000", str(10**12)]),
+        ({"domains": 10**6}, ["domains:", "less than or equal to 4096", str(10**6)]),
+        ({"arrival": {"process": "gamma", "cv": 1e300}}, ["arrival.cv:", "less than or equal to 100", "1e+300"]),
+        ({"arrival": {"process": "gamma", "cv": 1e-300}}, ["arrival.cv:", "greater than or equal to 0.01"]),
+        ({"classes": [{**TRIAGE, "share": 1e308}]}, ["classes[0].share:", "less than or equal to", "1e+308"]),
+        ({"classes": [{**TRIAGE, "prompt_tokens": 10**9}]}, ["prompt_tokens.value:", "less than or equal to 10000000"]),
+        (
+            {
+                "classes": [
+                    {**TRIAGE, "prompt_tokens": {"kind": "lognormal", "median": 9, "sigma": 1e300, "low": 1, "high": 9}}
+                ]
+            },
+            ["prompt_tokens.sigma:", "less than or equal to 10", "1e+300"],
+        ),
         ({"load": float("inf")}, ["load:", "finite"]),
         ({"rate_rps": 2}, ["load", "rate_rps"]),
         ({"requests": 0}, ["requests:", "0"]),
@@ -69,6 +88,14 @@ def test_an_error_names_the_file_the_key_and_what_is_accepted(changes, parts):
 @pytest.mark.parametrize("text", ["", "- a", "7", "name: [", "\t"])
 def test_text_that_is_no_mapping_is_one_clear_error(text):
     with pytest.raises(UsageError, match=r"s\.yaml"):
+        parse_scenario(text, "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"), [("[" * 3000, "nested too deeply"), ("started: 2020-13-45", "cannot be read: month")]
+)
+def test_yaml_that_cannot_be_built_is_one_clear_error(text, part):
+    with pytest.raises(UsageError, match=part):
         parse_scenario(text, "s.yaml")
 
 
