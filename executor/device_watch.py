@@ -8,6 +8,7 @@ from superinfer.executor.config import DType
 from superinfer.executor.runtime.base import DeviceRuntime
 from superinfer.executor.runtime.curve_file import load_curve
 from superinfer.executor.runtime.description import Device, HealthEvent, mask_of
+from superinfer.profiler.static import HELD_BYTES_PER_WEIGHT
 
 LOOK_S = 1.0
 """Between two looks at the health of devices; a process's own death is noticed at once, without this."""
@@ -55,6 +56,6 @@ class DeviceWatch:
 def stored_weight_bytes(model_dir: Path, parameters: int, dtype: DType = "auto") -> float:
     """What a step reads of the weights: their size as stored, which is how the kernels read all but int8."""
     if dtype == "int8":
-        return float(parameters)
+        return HELD_BYTES_PER_WEIGHT["int8"] * parameters
     stored = sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))
     return float(stored or STORED_BYTES * parameters)

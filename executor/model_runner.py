@@ -34,6 +34,7 @@ from superinfer.executor.sampling import greedy, sample
 from superinfer.executor.sequence import Sequence
 from superinfer.executor.warm_up import load_kernels, warm_up
 from superinfer.profiler.architecture import stored_dtype
+from superinfer.profiler.static import HELD_BYTES_PER_WEIGHT
 from superinfer.scheduler.blocks import SEGMENT_BITS, device_pool
 from superinfer.scheduler.steps import Rotation, SampledToken, StepPlan, StepResult
 
@@ -219,9 +220,12 @@ def _check_weights_fit(
     element_bytes = 6 if two_copies else 2
     needed = architecture.parameters * element_bytes
     if of_weights == torch.int8:
-        # One byte each, but the embedding is looked up in what the checkpoint has.
+        # A little over one byte each, but the embedding is looked up in what the checkpoint has.
         looked_up = architecture.vocab_size * architecture.hidden_size
-        needed = architecture.parameters + (2 if architecture.tied_head else 1) * looked_up
+        needed = (
+            int(HELD_BYTES_PER_WEIGHT["int8"] * architecture.parameters)
+            + (2 if architecture.tied_head else 1) * looked_up
+        )
     available = available_memory_bytes()
     if needed > available:
         raise ResourceError(

@@ -14,6 +14,8 @@ from superinfer.profiler.architecture import ModelArchitecture
 from superinfer.profiler.latency_model import StepShape
 
 BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "int8": 1}
+HELD_BYTES_PER_WEIGHT = {**BYTES_PER_ELEMENT, "int8": 1 + 4 / 32}
+"""Of weights that a worker holds in another precision than its cache: int8 with a float32 scale for every 32."""
 """Bytes of a weight and of a KV cache element, the same for both."""
 
 TENSOR_PARALLEL_DEGREES = (2, 4, 8)
@@ -123,6 +125,10 @@ def kv_bytes_per_token(architecture: ModelArchitecture, dtype: str) -> int:
     return architecture.layers * architecture.cached_elements * BYTES_PER_ELEMENT[dtype]
 
 
+def _weight_bytes(dtype: str, weight_dtype: str | None) -> float:
+    return BYTES_PER_ELEMENT[dtype] if weight_dtype is None else HELD_BYTES_PER_WEIGHT[weight_dtype]
+
+
 def activation_bytes_per_element(dtype: str) -> int:
     """Bytes of an activation that devices send each other: 8-bit models keep them in 16 bits."""
     return max(2, BYTES_PER_ELEMENT[dtype])
@@ -135,7 +141,7 @@ def memory_bytes(
 
     `weight_dtype` is that of the weights where they are held in another than the cache.
     """
-    weights = architecture.parameters * BYTES_PER_ELEMENT[weight_dtype or dtype]
+    weights = architecture.parameters * _weight_bytes(dtype, weight_dtype)
     return weights + batch * architecture.visible_keys(context) * kv_bytes_per_token(architecture, dtype)
 
 
@@ -151,7 +157,7 @@ def step_read_bytes(
     untouched_weights = a.mixture_layers * (a.experts - a.touched_experts(tokens)) * a.expert_weights
     unread_embedding = 0 if a.tied_embeddings else a.head_weights
     weights = a.parameters - untouched_weights - unread_embedding + tokens * a.hidden_size
-    return weights * BYTES_PER_ELEMENT[weight_dtype or dtype] + context * kv_bytes_per_token(a, dtype)
+    return weights * _weight_bytes(dtype, weight_dtype) + context * kv_bytes_per_token(a, dtype)
 
 
 def static_features(
@@ -191,7 +197,7 @@ def static_features(
             decode_flops_per_byte=decode_per_token / (decode_read + kv_bytes),
         ),
         memory=MemoryPattern(
-            weight_bytes=a.parameters * BYTES_PER_ELEMENT[weight_dtype or dtype],
+            weight_bytes=int(a.parameters * _weight_bytes(dtype, weight_dtype)),
             kv_bytes_per_token=kv_bytes,
             max_position=a.max_position,
             needs=[

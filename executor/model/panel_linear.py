@@ -20,8 +20,8 @@ from superinfer.executor.model.kernels import kernel
 from superinfer.executor.model.panel_tiles import TILE_TOKENS, tile_product, widen_inputs
 from superinfer.executor.model.panels import ELEMENT_BYTES, FLOAT32, GROUP_PANELS, INPUT_STEP, INT8, PANEL_COLUMNS
 
-WIDEN_ABOVE = TILE_TOKENS
-"""With more tokens than this a panel of int8 is widened once for all of its tiles."""
+WIDEN_ABOVE = 2 * TILE_TOKENS
+"""With more tokens than this a panel of int8 is widened once for all of its tiles, which are at least of four."""
 
 
 @kernel
@@ -77,10 +77,8 @@ def panel_linear_kernel(kind: int) -> Callable[[Any, Any, Any], None]:
                         tile_product(source, inputs, widened, target, columns, ahead, ahead_step, 6, 1, FLOAT32)
                     elif size == 5:
                         tile_product(source, inputs, widened, target, columns, ahead, ahead_step, 5, 1, FLOAT32)
-                    elif size == 4:
-                        tile_product(source, inputs, widened, target, columns, ahead, ahead_step, 4, 1, FLOAT32)
                     else:
-                        tile_product(source, inputs, widened, target, columns, ahead, ahead_step, 3, 1, FLOAT32)
+                        tile_product(source, inputs, widened, target, columns, ahead, ahead_step, 4, 1, FLOAT32)
                 elif size == 6:
                     tile_product(source, inputs, panel, target, columns, ahead, ahead_step, 6, 1, kind)
                 elif size == 5:

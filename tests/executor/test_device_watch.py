@@ -51,7 +51,7 @@ def test_a_step_reads_the_weights_as_they_are_stored(tmp_path: Path) -> None:
     assert stored_weight_bytes(tmp_path, 1000) == 2000
     (tmp_path / "model.safetensors").write_bytes(b"x" * 3000)
     assert stored_weight_bytes(tmp_path, 1000) == 3000
-    assert stored_weight_bytes(tmp_path, 1000, "int8") == 1000
+    assert stored_weight_bytes(tmp_path, 1000, "int8") == 1125
 
 
 def test_a_curve_measured_on_a_busy_machine_is_not_kept(

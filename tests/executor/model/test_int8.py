@@ -15,9 +15,10 @@ from transformers import AutoModelForCausalLM
 
 from superinfer.contracts.errors import ResourceError
 from superinfer.executor import model_runner
-from superinfer.executor.model.int8_panels import GROUP_INPUTS, int8_panels_size, pack_int8_panels
+from superinfer.executor.model.int8_panels import GROUP_INPUTS, int8_panels_size, pack_int8_panels, panel_size
 from superinfer.executor.model.linear import Linear
 from superinfer.executor.model.packed_weights import PackedWeights, packed_weights_path
+from superinfer.executor.model.panels import PANEL_COLUMNS
 from superinfer.executor.models.source import ModelSource
 from superinfer.executor.profile_model import held_dtypes
 from superinfer.profiler.architecture import load_architecture
@@ -126,19 +127,20 @@ def test_the_cache_stays_float32_and_half_of_a_bfloat16_models_memory_is_enough(
     assert driver("llama3", dtype="int8").runner.dtype == torch.float32
     shape = driver("llama3").runner.architecture
     looked_up = shape.vocab_size * shape.hidden_size
-    monkeypatch.setattr(model_runner, "available_memory_bytes", lambda: shape.parameters + looked_up - 1)
+    monkeypatch.setattr(model_runner, "available_memory_bytes", lambda: int(1.125 * shape.parameters) + looked_up - 1)
     with pytest.raises(ResourceError, match=r"weights need .* as int8"):
         driver("llama3", dtype="int8")
 
 
-def test_a_profile_counts_one_byte_a_weight_and_a_float32_cache(checkpoint: Callable[..., Path]) -> None:
+def test_a_profile_counts_weights_with_their_scales_and_a_float32_cache(checkpoint: Callable[..., Path]) -> None:
     source = ModelSource(name="tiny", directory=checkpoint("llama3"), has_weights=True)
     architecture = load_architecture(source.directory)
     dtype, held = held_dtypes(source, "int8")
     eight = static_features(architecture, dtype, weight_dtype=held, decode_context=100)
     full = static_features(architecture, "float32", decode_context=100)
-    assert eight.memory.weight_bytes == architecture.parameters
+    per_weight = panel_size(GROUP_INPUTS) / (PANEL_COLUMNS * GROUP_INPUTS)
+    assert eight.memory.weight_bytes == int(per_weight * architecture.parameters)
     assert eight.memory.kv_bytes_per_token == full.memory.kv_bytes_per_token
     saved = full.bandwidth.decode_read_bytes_per_token - eight.bandwidth.decode_read_bytes_per_token
     read = architecture.parameters - architecture.head_weights + architecture.hidden_size
-    assert saved == pytest.approx(3 * read)
+    assert saved == pytest.approx((4 - per_weight) * read)
