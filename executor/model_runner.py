@@ -91,7 +91,12 @@ class ModelRunner:
         directory, dtype = Path(config.model_dir), compute_dtype(config.dtype)
         stored = "bfloat16" if config.random_weights else stored_dtype(directory)
         load_kernels(
-            load_architecture(directory), getattr(torch, stored), dtype, element_type(dtype), config.block_size
+            load_architecture(directory),
+            stored=getattr(torch, stored),
+            of_weights=weight_dtype(config.dtype),
+            dtype=dtype,
+            pool_type=element_type(dtype),
+            block_size=config.block_size,
         )
 
     def execute(self, plan: StepPlan) -> StepResult:

@@ -52,13 +52,22 @@ class StoredAs:
 
 
 def load_kernels(
-    architecture: Architecture, stored: torch.dtype, dtype: torch.dtype, pool_type: npt.DTypeLike, block_size: int
+    architecture: Architecture,
+    *,
+    stored: torch.dtype,
+    of_weights: torch.dtype,
+    dtype: torch.dtype,
+    pool_type: npt.DTypeLike,
+    block_size: int,
 ) -> None:
-    """Load the kernels of such a model, which depend on its kind and not on its size, and keep nothing else."""
+    """Load the kernels of such a model, which depend on its kind and not on its size, and keep nothing else.
+
+    Its weights are `stored` in the checkpoint and rounded to `of_weights`; all else is of `dtype`.
+    """
     small = smaller(architecture)
     with torch.inference_mode():
         weights = StoredAs(RandomWeights(small.initializer_range, tied_head=small.tied_head), stored)
-        decoder = Decoder(small, weights, dtype, _SMALL_LENGTH)
+        decoder = Decoder(small, weights, dtype, _SMALL_LENGTH, None, of_weights)
     pool = np.zeros((1, small.layers, 2, block_size, small.kv_heads, small.head_dim), pool_type)
     warm_up(decoder, pool, 0, block_size, _SMALL_LENGTH)
 

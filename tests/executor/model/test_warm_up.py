@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from superinfer.executor.config import WorkerConfig
+from superinfer.executor.config import DType, WorkerConfig
 from superinfer.executor.model.architecture import load_architecture
 from superinfer.executor.model_runner import ModelRunner
 from superinfer.executor.warm_up import smaller
@@ -50,11 +50,13 @@ def test_every_family_has_a_smaller_one_that_runs(family: str, checkpoint: Calla
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["llama", "qwen2-moe"])
+@pytest.mark.parametrize(("kind", "dtype"), [("llama", "auto"), ("qwen2-moe", "auto"), ("llama", "int8")])
 def test_a_runner_loads_no_kernel_that_was_not_preloaded(
-    kind: str, checkpoint: Callable[..., Path], tmp_path: Path
+    kind: str, dtype: DType, checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
-    config = WorkerConfig(domain_id="0", model_dir=str(checkpoint(kind)), kv_cache_bytes=1 << 24, max_model_len=128)
+    config = WorkerConfig(
+        domain_id="0", model_dir=str(checkpoint(kind)), dtype=dtype, kv_cache_bytes=1 << 24, max_model_len=128
+    )
     settings = {**ONE_THREAD, "SUPERINFER_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", PROGRAM, msgspec.json.encode(config).decode()]
     done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, check=True)
