@@ -135,7 +135,7 @@ class SlackPolicy:
         """No limit was wide enough for any work: a device that idles helps nobody, so the first that can go, goes."""
         for level in range(self._classes.count):
             for sequence in self._step.in_order(level):
-                self._decode_within(builder, sequence, math.inf)
+                self._decode_within(builder, sequence, math.inf, needs_air=False)
                 if not builder.steps and sequence.status is not Status.ROTATED:
                     builder.prefill(sequence, self._small_chunk(builder))
                 if builder.steps:
@@ -168,17 +168,26 @@ class SlackPolicy:
         if sequence.status is not Status.ROTATED or builder.rotate_in(sequence):
             builder.decode(sequence)
 
-    def _decode_within(self, builder: StepBuilder, sequence: SequenceState, limit_s: float) -> None:
+    def _decode_within(
+        self, builder: StepBuilder, sequence: SequenceState, limit_s: float, *, needs_air: bool = True
+    ) -> None:
+        """A decode, of a rotated sequence once it is back. One that was rotated out in its prefill only comes back."""
+        if sequence.status is Status.ROTATED and sequence.prefill_left:
+            self._come_back(builder, sequence, needs_air=needs_air)
+            return
         if sequence.status is Status.WAITING or not sequence.can_decode:
             return
         if builder.step_s_with_decode(sequence) > limit_s:
             return
-        if sequence.status is Status.ROTATED:
-            # Coming back needs air: a return that fills the pool would be rotated out again at the next urgent arrival.
-            spare = builder.domain.device_blocks.free - builder.blocks_needed(sequence)
-            if spare < builder.air_blocks or not builder.rotate_in(sequence):
-                return
+        if sequence.status is Status.ROTATED and not self._come_back(builder, sequence, needs_air=needs_air):
+            return
         builder.decode(sequence)
+
+    @staticmethod
+    def _come_back(builder: StepBuilder, sequence: SequenceState, *, needs_air: bool) -> bool:
+        """Coming back needs air: a return that fills the pool would be rotated out again at the next urgent arrival."""
+        spare = builder.domain.device_blocks.free - builder.blocks_needed(sequence)
+        return spare >= (builder.air_blocks if needs_air else 0) and builder.rotate_in(sequence)
 
     def _less_urgent(self, builder: StepBuilder, level: int) -> list[int]:
         """Rows of running sequences of strictly less urgent classes, the least urgent last: the first to give way, and

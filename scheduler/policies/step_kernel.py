@@ -209,9 +209,10 @@ def begin_within(step: Step, rows: IntArray) -> None:
 
 @compiled
 def within_decodes(step: Step, rows: IntArray) -> int:
-    """Decodes, and a stop at whoever could come back for one; then what limits a chunk."""
+    """Decodes, and a stop at whoever could come back; then what limits a chunk."""
     state, figures = step.state, step.figures
-    state[at.POSITION] = decode(step, rows, state[at.POSITION] + 1, STOP_ROTATED, state[at.AIR], figures[at.LIMIT_S])
+    stops = STOP_ROTATED | STOP_ROTATED_PREFILL
+    state[at.POSITION] = decode(step, rows, state[at.POSITION] + 1, stops, state[at.AIR], figures[at.LIMIT_S])
     if state[at.POSITION] < len(rows):
         return at.MAY_RETURN
     figures[at.LIMIT_S] = burst_s(step)

@@ -186,7 +186,7 @@ class PlainSlackPolicy:
         for level in range(self._classes.count):
             live, lost = self._members(builder, level)
             for item in (*live, *lost):
-                self._decode_within(builder, item.sequence, math.inf)
+                self._decode_within(builder, item.sequence, math.inf, needs_air=False)
                 if not builder.steps and item.sequence.status is not Status.ROTATED:
                     builder.prefill(item.sequence, self._small_chunk(builder))
                 if builder.steps:
@@ -301,20 +301,29 @@ class PlainSlackPolicy:
             sequence = item.sequence
             if sequence.prefill_left and sequence.status is not Status.ROTATED:
                 builder.prefill(sequence, builder.largest_prefill(sequence, limit_s))
-            else:
+            elif not sequence.prefill_left:
                 self._decode_within(builder, sequence, limit_s)
 
-    def _decode_within(self, builder: StepBuilder, sequence: SequenceState, limit_s: float) -> None:
+    def _decode_within(
+        self, builder: StepBuilder, sequence: SequenceState, limit_s: float, *, needs_air: bool = True
+    ) -> None:
+        """A decode, of a rotated sequence once it is back. One that was rotated out in its prefill only comes back."""
+        if sequence.status is Status.ROTATED and sequence.prefill_left:
+            self._come_back(builder, sequence, needs_air=needs_air)
+            return
         if sequence.status is Status.WAITING or not sequence.can_decode:
             return
         if builder.step_s_with_decode(sequence) > limit_s:
             return
-        if sequence.status is Status.ROTATED:
-            # Coming back needs air: a return that fills the pool would be rotated out again at the next urgent arrival.
-            spare = builder.domain.device_blocks.free - builder.blocks_needed(sequence)
-            if spare < builder.domain.device_blocks.total // 10 or not builder.rotate_in(sequence):
-                return
+        if sequence.status is Status.ROTATED and not self._come_back(builder, sequence, needs_air=needs_air):
+            return
         builder.decode(sequence)
+
+    @staticmethod
+    def _come_back(builder: StepBuilder, sequence: SequenceState, *, needs_air: bool) -> bool:
+        """Coming back needs air: a return that fills the pool would be rotated out again at the next urgent arrival."""
+        spare = builder.domain.device_blocks.free - builder.blocks_needed(sequence)
+        return spare >= (builder.domain.device_blocks.total // 10 if needs_air else 0) and builder.rotate_in(sequence)
 
     def _load_share(self, builder: StepBuilder, level: int) -> float:
         """Share of this domain's time that arrivals at least as urgent as this class will take."""

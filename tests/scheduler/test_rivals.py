@@ -141,3 +141,14 @@ def test_slack_goes_on_where_equals_hold_all_memory_and_each_lacks_a_block() -> 
     for host_blocks in (0, 100):
         simulation, _ = run("slack", trace, kv_blocks=18, host_blocks=host_blocks)
         assert simulation.output_tokens == 4 * 120
+
+
+@pytest.mark.parametrize("share_of_pool", [0.5, 0.95])
+def test_slack_goes_on_with_a_prefill_that_was_rotated_out(share_of_pool: float) -> None:
+    """An urgent request takes the place of a long prompt half-way; nobody else wants the memory afterwards."""
+    blocks = 100
+    long = request(0, 0.0, int(share_of_pool * blocks * 16) - 20, 4, contract_id="")
+    urgent = [request(1 + i, 1.5, 400, 8) for i in range(3)]
+    simulation, watched = run("slack", [long, *urgent], kv_blocks=blocks, host_blocks=200, prefix_cache=False)
+    assert watched.rotated_out
+    assert simulation.output_tokens == 4 + 3 * 8
