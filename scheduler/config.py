@@ -23,8 +23,7 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
     the KV of what they have in common.
 
     `placement` is for domains of several kinds under a policy that goes by slack: "headroom" keeps requests from
-    domains that cannot hold their contract, and loose ones from fast domains while slower ones have room; "pull" lets
-    every domain take what its kind may serve.
+    domains that cannot hold their contract; "pull" lets every domain take what its kind may serve.
     """
 
     policy: str = "slack"

@@ -4,9 +4,9 @@ Every domain pulls, as among equals, but sees only lines that are for it:
 
 - a request that only faster kinds hold stays out of sight of the slower ones, but for those that would just hold it
   while no domain of the faster kinds has room for it;
-- one that slower kinds hold as well is theirs while one of their domains has room for it: that is best fit, the least
-  headroom that still holds, and keeps the fast ones free for what nobody else can do;
-- one that no kind holds any more has lapsed, and whoever has room takes it;
+- one that slower kinds hold as well is for whoever has room first, as among equals: to leave it to the slower ones
+  crowds them with the tightest of what they just hold, at the cost of the rest;
+- one that no kind holds any more has lapsed, and the slowest that has room takes it;
 - where no domain of the kinds that hold a request is up, the others that its contract permits take it.
 
 A line's key is the time at which the slowest kind of its set no longer holds the request. Then the request goes on to
@@ -190,13 +190,11 @@ class PlacedQueues(WaitingQueues):
         if not holding >> own & 1:
             is_asked = key.second >> own & 1
             return not any(
-                holding >> number & 1
-                and any(not is_asked or self._has_room(each, contract_id, key, math.inf) for each in up)
+                holding >> number & 1 and any(not is_asked or self._has_room(each, contract_id, key) for each in up)
                 for number, up in enumerate(serving)
             )
-        first_s = self._lines_of[contract_id][key].first_key() if key.holding else math.inf
-        return not any(
-            holding >> number & 1 and any(self._has_room(each, contract_id, key, first_s) for each in serving[number])
+        return key.holding != LAPSED or not any(
+            holding >> number & 1 and any(self._has_room(each, contract_id, key) for each in serving[number])
             for number in range(own + 1, len(serving))
         )
 
@@ -205,16 +203,11 @@ class PlacedQueues(WaitingQueues):
         up = self._kinds.serving(contract_id)[number]
         return min((self._busy_until_s.get(each, -math.inf) for each in up), default=-math.inf)
 
-    def _has_room(self, domain_id: str, contract_id: str, key: LineKey, by_s: float) -> bool:
-        """Whether a domain would take more of a line by a time: it idles, or had taken all of it when it last planned
-        and that step ends by then.
-        """
+    def _has_room(self, domain_id: str, contract_id: str, key: LineKey) -> bool:
+        """Whether a domain would take more of a line: it idles, or had taken all of it when it last planned."""
         domain = self._domains[domain_id]
-        if not (domain.running or domain.rotated):
-            return True
-        if (contract_id, key) in self._left.get(domain_id, ()):
-            return False
-        return self._busy_until_s.get(domain_id, -math.inf) < by_s
+        idles = not (domain.running or domain.rotated)
+        return idles or (contract_id, key) not in self._left.get(domain_id, ())
 
 
 def _first_rows(lines: list[WaitingLine], count: int) -> IntArray:

@@ -43,15 +43,21 @@ def test_plain_pull_loses_a_tight_contract_that_placement_keeps() -> None:
     assert all(fate.domain_ids == ("fast",) for fate in placed.requests)
 
 
-def test_loose_work_goes_to_the_slow_domain_while_it_has_room_and_to_the_fast_one_beyond() -> None:
+def test_what_both_kinds_hold_is_for_whoever_has_room() -> None:
     scheduler = unequal_scheduler(CONTRACTS, max_step_tokens=64)
     for number in range(3):
         assert scheduler.add(request(str(number), "loose", prompt=64), 0.0) is None
+    assert started(scheduler.plan("fast", 0.0)) == 1
+    assert started(scheduler.plan("slow", 0.0)) == 1
+
+
+def test_what_nobody_holds_is_left_to_the_slow_domain_while_it_has_room() -> None:
+    scheduler = unequal_scheduler([contract("hopeless", 20.0)], max_step_tokens=64)
+    for number in range(2):
+        assert scheduler.add(request(str(number), "hopeless", prompt=64), 0.0) is None
     assert not scheduler.has_work("fast")
-    assert started(scheduler.plan("fast", 0.0)) == 0
     assert started(scheduler.plan("slow", 0.0)) == 1  # what its step has room for
     assert scheduler.has_work("fast")
-    assert started(scheduler.plan("fast", 0.0)) == 1
 
 
 def test_a_tight_request_waits_for_the_fast_domain_and_not_for_a_dead_one() -> None:
@@ -69,7 +75,6 @@ def test_a_request_that_has_waited_too_long_for_the_slow_domain_is_left_to_the_f
     scheduler = unequal_scheduler([contract("medium", 500.0)])
     scheduler.add(request("a", "medium"), 0.0)
     assert scheduler.has_work("slow")
-    assert not scheduler.has_work("fast")
     assert started(scheduler.plan("slow", 0.3)) == 0
     assert started(scheduler.plan("fast", 0.3)) == 1
 
