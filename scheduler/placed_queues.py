@@ -10,7 +10,7 @@ Every domain pulls, as among equals, but sees only lines that are for it:
 - where no domain of the kinds that hold a request is up, the others that its contract permits take it.
 
 A line's key is the time at which the slowest kind of its set no longer holds the request. Then the request goes on to
-the line of those that still do: each moves at most once for each kind, however long it waits.
+the line of those that still do: each moves at most twice for each kind, however long it waits.
 """
 
 from __future__ import annotations
