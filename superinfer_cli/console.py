@@ -8,9 +8,12 @@ import sys
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from superinfer.cli.standard_streams import open_closed_streams
+
 WIDTH_IN_FILES = 160
 """Characters of a line where stdout is no terminal, so that tables keep their text in a file or a pipe."""
 
+open_closed_streams()  # before either console looks at its stream
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_IN_FILES)
 err = Console(stderr=True)
 
