@@ -18,9 +18,12 @@ class Sample:
     moved_bytes: int | None
 
     def busy_percent(self, before: Sample) -> float | None:
-        """Share of the cores' time that was busy since `before`."""
+        """Share of the cores' time that was busy since `before`, 0 to 100."""
         total_s = self.times.total_s - before.times.total_s
-        return 100.0 * (self.times.busy_s - before.times.busy_s) / total_s if total_s > 0.0 else None
+        if total_s <= 0.0:
+            return None
+        # Sums of many counters are rounded, and idle time is now and then corrected downwards.
+        return min(max(100.0 * (self.times.busy_s - before.times.busy_s) / total_s, 0.0), 100.0)
 
     def watts(self, before: Sample) -> float | None:
         """Mean power since `before`; None where the energy counter began anew."""
