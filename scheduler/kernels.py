@@ -65,6 +65,14 @@ def compiled(function: Function) -> Function:
     return result
 
 
+def part(function: Function) -> Function:
+    """Compile into a compiled function that calls it, and only for that: without what Python would need to call it,
+    which takes longer to compile than most of these functions.
+    """
+    result: Function = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    return result
+
+
 def inlined(function: Function) -> Function:
     """Compile into those that call it: for what is called for each row, since an array costs seven arguments."""
     result: Function = njit(cache=True, error_model="numpy", inline="always")(function)

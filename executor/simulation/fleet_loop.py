@@ -8,7 +8,7 @@ from superinfer.executor.simulation import fleet_state as of
 from superinfer.executor.simulation.fleet_plan import plan_budget, plan_slack
 from superinfer.executor.simulation.fleet_state import Fleet
 from superinfer.executor.simulation.fleet_steps import land, take_off
-from superinfer.scheduler.kernels import compiled
+from superinfer.scheduler.kernels import compiled, part
 from superinfer.scheduler.policies.step_state import Step
 
 
@@ -46,7 +46,7 @@ def advance(fleet: Fleet, ground: Step, horizon_s: float) -> int:
             return of.HAS_ENDED
 
 
-@compiled
+@part
 def first_to_end(fleet: Fleet) -> tuple[int, float]:
     """The domain whose step ends first, at equal times that whose began first, and when; infinite without any."""
     following, end_s = -1, math.inf
@@ -63,7 +63,7 @@ def first_to_end(fleet: Fleet) -> tuple[int, float]:
     return following, end_s
 
 
-@compiled
+@part
 def plan_next(fleet: Fleet, ground: Step, number: int) -> int:
     """Plan the next step of an idle domain, where it has anything to do and the scheduler has not; AT_HORIZON when that
     is done.

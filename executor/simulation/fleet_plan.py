@@ -21,7 +21,7 @@ from superinfer.scheduler.columns import (
     WAITING,
     FloatArray,
 )
-from superinfer.scheduler.kernels import STOP_PREFILL, STOP_SHORT, compiled, linear_s
+from superinfer.scheduler.kernels import STOP_PREFILL, STOP_SHORT, linear_s, part
 from superinfer.scheduler.policies import step_state as at
 from superinfer.scheduler.policies.step_kernel import compose
 from superinfer.scheduler.policies.step_parts import decode
@@ -31,7 +31,7 @@ MOST_BUSY = 0.95
 """Share of the device that more urgent classes can be held to take, at most."""
 
 
-@compiled
+@part
 def plan_slack(fleet: Fleet, ground: Step, number: int) -> bool:
     """Fill a domain's next step as the slack policy does; False, and nothing changed, where the scheduler has to."""
     its, shared = fleet.domains[number], fleet.shared
@@ -81,7 +81,7 @@ def plan_slack(fleet: Fleet, ground: Step, number: int) -> bool:
     return True
 
 
-@compiled
+@part
 def plan_budget(fleet: Fleet, ground: Step, number: int) -> bool:
     """Fill a domain's next step up to the token budget; False, and nothing changed, where the scheduler has to."""
     its, shared, state, counts = fleet.domains[number], fleet.shared, ground.state, ground.counts
@@ -127,7 +127,7 @@ def plan_budget(fleet: Fleet, ground: Step, number: int) -> bool:
     return True
 
 
-@compiled
+@part
 def prefill(fleet: Fleet, step: Step, number: int, row: int, most: int) -> int:
     """As StepBuilder.prefill: how many tokens of a waiting or running sequence went in; −1 where that is for the
     scheduler to do.
@@ -167,7 +167,7 @@ def prefill(fleet: Fleet, step: Step, number: int, row: int, most: int) -> int:
     return count
 
 
-@compiled
+@part
 def undo(fleet: Fleet, step: Step, number: int, grown: int, entered: int) -> None:
     """Take everything out of the step again: `grown` rows had a block before it, `entered` sequences had entered."""
     counts, state, shared, its = step.counts, step.state, fleet.shared, fleet.domains[number]
@@ -193,7 +193,7 @@ def undo(fleet: Fleet, step: Step, number: int, grown: int, entered: int) -> Non
     shared[of.ENTERED] = entered
 
 
-@compiled
+@part
 def keep(fleet: Fleet, ground: Step, number: int, entered: int) -> None:
     """The step is complete: the domain has what it holds, and who entered waits no more."""
     its, state, shared = fleet.domains[number], ground.state, fleet.shared
@@ -217,7 +217,7 @@ def keep(fleet: Fleet, ground: Step, number: int, entered: int) -> None:
     shared[of.SHOWN] = kept
 
 
-@compiled
+@part
 def settle(fleet: Fleet, ground: Step, number: int) -> None:
     """A new step, with what is so for the whole of it: as SlackStep.begin."""
     its, shared, clock = fleet.domains[number], fleet.shared, fleet.clock
@@ -239,7 +239,7 @@ def settle(fleet: Fleet, ground: Step, number: int) -> None:
         take_shares(fleet, ground.levels, now)
 
 
-@compiled
+@part
 def take_shares(fleet: Fleet, levels: FloatArray, now: float) -> None:
     """What arrivals have been taking of the device, class by class: as UrgencyClasses.at and SlackStep._settle."""
     clock, loads, spans = fleet.clock, fleet.loads, fleet.spans

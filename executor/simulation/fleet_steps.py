@@ -20,10 +20,10 @@ from superinfer.scheduler.columns import (
     FloatArray,
     IntArray,
 )
-from superinfer.scheduler.kernels import Constants, compiled, step_s
+from superinfer.scheduler.kernels import Constants, part, step_s
 
 
-@compiled
+@part
 def uncorrected_s(fleet: Fleet, number: int, constants: Constants, points: FloatArray) -> float:
     """As LatencyModel.uncorrected_step_s of the step in flight."""
     its = fleet.domains[number]
@@ -42,7 +42,7 @@ def uncorrected_s(fleet: Fleet, number: int, constants: Constants, points: Float
     )
 
 
-@compiled
+@part
 def take_off(fleet: Fleet, number: int, constants: Constants, points: FloatArray) -> None:
     """The step that a domain holds begins now: it takes its uncorrected time by the noise, and MORE_S."""
     its, shared = fleet.domains[number], fleet.shared
@@ -58,7 +58,7 @@ def take_off(fleet: Fleet, number: int, constants: Constants, points: FloatArray
     its[of.STEPS] += 1
 
 
-@compiled
+@part
 def learn(fleet: Fleet, number: int, constants: Constants, points: FloatArray) -> None:
     """As LearnedSpeeds.learn of the step that has ended."""
     predicted_s = uncorrected_s(fleet, number, constants, points)
@@ -73,7 +73,7 @@ def learn(fleet: Fleet, number: int, constants: Constants, points: FloatArray) -
     fleet.speeds[row, 1] = upper + UPPER_GAIN * (exceeds - (1.0 - UPPER_QUANTILE))
 
 
-@compiled
+@part
 def land(
     fleet: Fleet, number: int, counts: IntArray, times: FloatArray, constants: Constants, points: FloatArray
 ) -> None:
@@ -105,7 +105,7 @@ def land(
         remaining(fleet.ordered[number], its[of.RUNS] + shared[of.ENDED], counts)
 
 
-@compiled
+@part
 def remaining(rows: IntArray, number: int, counts: IntArray) -> int:
     """Leave those out that have all their tokens; how many of the first `number` rows are left."""
     left = 0
@@ -116,7 +116,7 @@ def remaining(rows: IntArray, number: int, counts: IntArray) -> int:
     return left
 
 
-@compiled
+@part
 def commit_row(fleet: Fleet, counts: IntArray, times: FloatArray, row: int, now: float) -> None:
     """One more token of a sequence."""
     shared = fleet.shared
@@ -135,7 +135,7 @@ def commit_row(fleet: Fleet, counts: IntArray, times: FloatArray, row: int, now:
         shared[of.ENDED] += 1
 
 
-@compiled
+@part
 def _sorted(values: IntArray) -> IntArray:
     """Few values, ascending."""
     for i in range(1, len(values)):
