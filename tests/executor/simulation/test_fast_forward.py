@@ -165,6 +165,16 @@ def test_so_do_domains_that_serve_some_contracts_only(offers: list[Offer], polic
     assert_equal(fast, slow)
 
 
+def test_so_does_a_crowd_larger_than_the_tables_were_made_for() -> None:
+    kinds = ["tight", "loose", "free"]
+    offers = [(0.001 * number, kinds[number % 3], 20 + number % 50, 2 + number % 7) for number in range(360)]
+    config = SchedulerConfig(policy="slack", max_running=256, max_step_tokens=512)
+    fast, slow = (
+        run(offers, "slack", fast_forward=each, domains=2, kv_blocks=600, config=config) for each in (True, False)
+    )
+    assert_equal(fast, slow)
+
+
 def test_a_long_decode_is_planned_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = 0
     compose = SlackPolicy.compose
