@@ -90,6 +90,7 @@ def _summary(options: BenchOptions, plan: Plan, runs: list[PolicyRun], engine_er
         simulated=False,
         extra={
             "dtype": plan.profile.dtype,
+            "weight_dtype": plan.profile.weight_dtype or plan.profile.dtype,
             "seed": options.seed,
             "domains": plan.scenario.domains,
             "rate_rps": plan.rate_rps,

@@ -96,9 +96,18 @@ def family(request: pytest.FixtureRequest) -> str:
     return kind
 
 
+@pytest.fixture
+def checkpoint(
+    saved_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Path]:
+    """`saved_checkpoint`, with a cache for what is packed from it that is not the user's."""
+    monkeypatch.setenv("SUPERINFER_CACHE", str(tmp_path_factory.getbasetemp() / "cache-of-checkpoints"))
+    return saved_checkpoint
+
+
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """checkpoint(kind, **save options) → directory of a tiny random model; biases are not zero, norms not one."""
+def saved_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """saved_checkpoint(kind, **save options) → directory of a tiny random model; biases not zero, norms not one."""
     made: dict[str, Path] = {}
 
     def make(kind: str, **options: Any) -> Path:
