@@ -137,6 +137,14 @@ async def _first_of(*work: Awaitable[Any], timeout_s: float | None = None) -> No
         task.cancel()
 
 
+class _NotCutOff(logging.Filter):
+    """Leaves out that a request was cancelled: only `_cut_connections` does that, and it is told in one line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """False for the traceback of a cancelled request."""
+        return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 def configure_logging(level: str) -> None:
     """Log lines go to standard error; uvicorn's own start and stop messages only with `debug`."""
     logging.config.dictConfig(
@@ -144,11 +152,12 @@ def configure_logging(level: str) -> None:
             "version": 1,
             "disable_existing_loggers": False,
             "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(message)s"}},
+            "filters": {"not cut off": {"()": _NotCutOff}},
             "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "stream": sys.stderr}},
             "loggers": {
                 "superinfer": {"handlers": ["stderr"], "level": level.upper(), "propagate": False},
                 "uvicorn": {"handlers": ["stderr"], "level": level.upper(), "propagate": False},
-                "uvicorn.error": {"level": "DEBUG" if level == "debug" else "ERROR"},
+                "uvicorn.error": {"level": "DEBUG" if level == "debug" else "ERROR", "filters": ["not cut off"]},
             },
         }
     )
