@@ -114,6 +114,11 @@ class EngineClient:
         self._tasks.append(asyncio.create_task(self._listen()))
         return ready
 
+    @property
+    def down(self) -> EngineError | None:
+        """Why the engine serves nobody: it has ended, or has been silent for too long and may speak again."""
+        return self._failure or self._silence
+
     async def submit(self, request: Request) -> AsyncIterator[RequestEvent]:
         """Send a request; the iterator gives its events and ends after Finished or Rejected.
 
@@ -123,7 +128,7 @@ class EngineClient:
         if request.request_id in self._streams:
             raise UsageError(f"request id {request.request_id!r} is in use by an open request")
         stream = _Stream()
-        if (down := self._failure or self._silence) is not None:
+        if (down := self.down) is not None:
             stream.events.put_nowait(Rejected(request.request_id, "engine_down", str(down)))
         else:
             self._streams[request.request_id] = stream
@@ -144,7 +149,7 @@ class EngineClient:
 
     async def stats(self) -> Stats:
         """A snapshot of the engine; EngineError where it has ended, or has been silent for too long."""
-        if (down := self._failure or self._silence) is not None:
+        if (down := self.down) is not None:
             raise down
         answer: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
         self._stats.append(answer)

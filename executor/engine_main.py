@@ -17,6 +17,7 @@ from superinfer.executor.config import EngineConfig, worker_config
 from superinfer.executor.cores import assign_cores
 from superinfer.executor.kv_pools import make_pools
 from superinfer.executor.lifeline import read_settings
+from superinfer.executor.process_name import name_process
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.executor.worker_forks import ForkServer
 
@@ -33,6 +34,7 @@ def main() -> int:
     arguments.add_argument("--runner", default=DEFAULT_RUNNER)
     options = arguments.parse_args()
     config = msgspec.msgpack.decode(read_settings(), type=EngineConfig)
+    name_process("superinfer:eng")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     worker_cores, engine_cores = assign_cores(config.domains, list(os.sched_getaffinity(0)))
     os.sched_setaffinity(0, engine_cores)

@@ -25,6 +25,7 @@ import msgspec
 from superinfer.contracts.errors import SuperInferError
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.lifeline import die_with_parent, read_settings
+from superinfer.executor.process_name import name_process
 from superinfer.executor.worker import DEFAULT_RUNNER, load_runner, run_worker
 from superinfer.executor.worker_messages import ForkOrder, WorkerBorn
 
@@ -113,6 +114,7 @@ def main() -> int:
     options = arguments.parse_args()
     like = msgspec.msgpack.decode(read_settings(), type=WorkerConfig)
     die_with_parent()
+    name_process("superinfer:fork")
     gc.disable()  # what is imported stays: looking for garbage among it only takes time, and unshares its memory
     try:
         prepare(options.runner, like)

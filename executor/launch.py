@@ -14,6 +14,7 @@ from superinfer.executor.child_process import ChildProcess
 from superinfer.executor.config import EngineConfig
 from superinfer.executor.engine_main import engine_endpoint
 from superinfer.executor.messages import EngineFailed, EngineMessage, EngineReady, Hello
+from superinfer.executor.open_files import allow_open_files
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.executor.worker_messages import rebuild_error
 from superinfer.executor.worker_process import make_socket_directory
@@ -60,7 +61,11 @@ class EngineProcess:
         return self._child is not None and self._child.is_alive()
 
     def start(self) -> None:
-        """Start the process; it starts its workers, which load the model in the background."""
+        """Start the process; it starts its workers, which load the model in the background.
+
+        ResourceError where the system does not let it open the files it needs.
+        """
+        allow_open_files(self._config.domains)
         self._directory = str(make_socket_directory())
         self._child = ChildProcess(
             "superinfer.executor.engine_main",

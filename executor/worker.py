@@ -23,6 +23,7 @@ import zmq
 from superinfer.contracts.errors import ResourceError
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.lifeline import die_with_parent, read_settings
+from superinfer.executor.process_name import name_process
 from superinfer.executor.runtime.thread_affinity import pin_threads
 from superinfer.executor.worker_messages import (
     WorkerFailed,
@@ -105,6 +106,7 @@ def run_worker(endpoint: str, runner_path: str) -> int:
     """
     config = msgspec.msgpack.decode(read_settings(), type=WorkerConfig)
     die_with_parent()
+    name_process(f"superinfer:w{config.domain_id}")
 
     # Connecting starts ZeroMQ's own thread. It has to precede the pinning, so that this thread stays free
     # to run on any core: on the worker's alone a result may have to wait there for the next step to end.

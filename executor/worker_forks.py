@@ -21,6 +21,9 @@ from superinfer.executor.worker_messages import ForkOrder, WorkerBorn
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Libraries would start their threads on import, and who has threads cannot be forked."""
 
+BIRTH_S = 10.0
+"""Within which a server that has forked before forks again; one that does not is stopped or hangs, and is ended."""
+
 RESTART_S = 5.0
 """A server that ends sooner after its start is not started again until a worker is wanted."""
 
@@ -33,7 +36,8 @@ class ForkServer:
 
     `like` is a config that tells what all workers have in common: their kernels are loaded before the fork, and they
     inherit the file descriptors of its KV pools under the same numbers. From the first start on this process takes
-    what its descendants orphan: the workers, whose ends it learns as those of its own children.
+    what its descendants orphan: the workers, whose ends it learns as those of its own children. `has_forked` says
+    whether a worker was born of the server that runs: from then on they come at once.
     """
 
     def __init__(self, runner: str, like: WorkerConfig) -> None:
@@ -42,6 +46,7 @@ class ForkServer:
         self._child: ChildProcess | None = None
         self._orders: socket.socket | None = None
         self._started_s = 0.0
+        self.has_forked = False
 
     @property
     def pid(self) -> int:
@@ -69,6 +74,7 @@ class ForkServer:
                 ONE_THREAD,
             )
         self._started_s = time.monotonic()
+        self.has_forked = False
 
     def tend(self) -> None:
         """Start the server again where it has ended, so that the next worker need not wait for imports."""
@@ -84,9 +90,13 @@ class ForkServer:
         """A worker that connects to `endpoint`; the server may not have begun when this returns. OSError as `start`."""
         self.start()
         assert self._orders is not None
-        lifeline, theirs = os.pipe2(os.O_CLOEXEC)[::-1]
         birth, report = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with report:
+            try:
+                theirs, lifeline = os.pipe2(os.O_CLOEXEC)
+            except OSError:
+                birth.close()
+                raise
             try:
                 order = msgspec.msgpack.encode(ForkOrder(endpoint))
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended: nobody reports a birth
@@ -123,6 +133,7 @@ class ForkedChild:
         self._handle = -1
         self._code: int | None = None
         self._never_born = ""
+        self._ordered_s = time.monotonic()
         with contextlib.suppress(BrokenPipeError):
             write_settings(lifeline, settings)
 
@@ -189,12 +200,15 @@ class ForkedChild:
         try:
             frame = self._birth.recv(_MAX_BIRTH_BYTES)
         except BlockingIOError:
+            if self._server.has_forked and time.monotonic() - self._ordered_s > BIRTH_S:
+                self._server.kill()
             return
         except ConnectionResetError:
             frame = b""
         born = msgspec.msgpack.decode(frame, type=WorkerBorn) if frame else WorkerBorn(0, _NEVER_FORKED)
         if born.pid:
             self.pid = born.pid
+            self._server.has_forked = True
             self._handle = os.pidfd_open(born.pid)
         else:
             self._never_born = born.error

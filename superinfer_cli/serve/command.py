@@ -262,6 +262,7 @@ def run(
     from superinfer.cli.console import err, out
     from superinfer.cli.serve.address import listen, url
     from superinfer.cli.serve.app import create_app
+    from superinfer.cli.serve.preparation import note
     from superinfer.cli.serve.server import run_server
     from superinfer.cli.serve.state import ServerSettings
     from superinfer.contracts.errors import EngineError
@@ -306,6 +307,8 @@ def run(
         finally:
             await client.close()
 
+    if not err.is_terminal:
+        note("starting; the first start on a CPU compiles kernels, which takes a minute or two")
     with EngineProcess(config) as engine:
         with err.status(f"starting {count(config.domains, 'worker process')} …"):
             tokenizer = load_tokenizer(source.directory)  # while the engine starts: both take seconds

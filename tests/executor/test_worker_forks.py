@@ -16,6 +16,7 @@ from engine_harness import RUNNER, process_is_gone
 from toy_runner import expected_output
 
 from superinfer.contracts.errors import EngineError, ModelError
+from superinfer.executor import worker_forks
 from superinfer.executor.config import WorkerConfig
 from superinfer.executor.worker_forks import ForkServer
 from superinfer.executor.worker_process import WorkerProcess
@@ -45,6 +46,12 @@ def first_token(process: WorkerProcess) -> int:
     return next(iter(result.tokens)).token_id
 
 
+def await_ready(process: WorkerProcess) -> None:
+    """As the engine does, which looks again and again."""
+    while process.try_ready() is None:
+        time.sleep(0.02)
+
+
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -55,6 +62,7 @@ def test_forked_workers_run_steps_as_children_of_their_own_and_are_gone_after_th
         assert other.wait_ready(30).pid == other.pid
         assert [first_token(one), first_token(other)] == expected_output([5, 6], 1) * 2
         assert {parent_of(one.pid), parent_of(other.pid)} == {os.getpid()}
+        assert Path(f"/proc/{one.pid}/comm").read_text() == "superinfer:w0\n"
         assert len({os.getsid(pid) for pid in (one.pid, other.pid, forks.pid, os.getpid())}) == 4
         pids = one.pid, other.pid
     assert all(process_is_gone(pid) for pid in pids)
@@ -161,3 +169,19 @@ def test_a_server_that_ends_is_started_again_before_a_worker_is_wanted(
     time.sleep(0.01)
     forks.tend()
     assert forks.pid not in (0, first)
+
+
+def test_a_server_that_hangs_is_ended_and_the_next_worker_comes_of_a_new_one(
+    forks: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_forks, "BIRTH_S", 0.2)
+    with worker(forks) as first:
+        first.wait_ready(30)
+        hung = forks.pid
+        os.kill(hung, signal.SIGSTOP)
+        with worker(forks) as second, pytest.raises(EngineError, match="was not started"):
+            await_ready(second)
+        assert process_is_gone(hung)
+        with worker(forks) as third:
+            third.wait_ready(30)
+            assert [first_token(first), first_token(third)] == expected_output([5, 6], 1) * 2
