@@ -165,6 +165,7 @@ class LoadGenerator:
                 break
             if not self._engine_alive():
                 result.engine_error = "the engine process ended under load"
+            if result.engine_error is not None:
                 break
             record = Record(planned, scheduled_s, sent_s=time.monotonic())
             result.records.append(record)
@@ -225,6 +226,8 @@ class LoadGenerator:
                 elif not isinstance(message, FellBack):
                     record.last = message
                     record.finish_s = now_s
+            if self._client.down is not None:
+                self.result.engine_error = str(self._client.down)
         except asyncio.CancelledError:
             record.cancelled = True
             record.finish_s = time.monotonic()

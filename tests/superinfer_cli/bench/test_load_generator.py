@@ -30,6 +30,7 @@ class FakeEngine:
         self.answer = answer or self.all_tokens
         self.received = []
         self.left_early = []
+        self.down = None
 
     async def submit(self, request):
         self.received.append(request)
@@ -125,6 +126,17 @@ def test_an_end_is_completed_only_with_every_token_once(answer, end, duplicated,
     assert (record.end, record.duplicated, record.skipped) == (end, duplicated, skipped)
     if end in ("rejected", "failed"):
         assert record.measurement(result.start_s).error
+
+
+def test_an_engine_that_fell_silent_is_the_runs_error_and_nothing_more_is_sent():
+    def silent():
+        engine = FakeEngine(answer=lambda r: [finished(r.request_id, 0, "error", error="it has said nothing")])
+        engine.down = EngineError("it has said nothing for 30 s")
+        return engine
+
+    engine, result = run(silent, [planned(0), planned(1, 0.3)])
+    assert result.engine_error == "it has said nothing for 30 s"
+    assert [r.request_id for r in engine.received] == ["r0"]
 
 
 def test_stopping_sends_nothing_more_and_cancels_what_is_open():
