@@ -1,5 +1,5 @@
-"""YAML documents as plain data, and nothing that a contract file has no use for: no aliases, no duplicate keys,
-no deep nesting, no tags that make objects."""
+"""YAML documents as plain data, and nothing that a file of ours has no use for: no duplicate keys, no deep nesting, no
+tags that make objects, and in contracts no aliases."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from superinfer.contracts.errors import UsageError
 from superinfer.contracts.problems import raise_problems, shown
 
 MAX_DEPTH = 32
@@ -27,8 +28,20 @@ def read_yaml(text: str, source: str) -> list[Any]:
     return []
 
 
+def read_settings(text: str, source: str) -> Any:
+    """The one document in `text`, a file of settings, in which aliases may stand. UsageError begins with `source`."""
+    try:
+        return yaml.load(text, Loader=SettingsLoader)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{source}: holds a value that cannot be read: {error}") from None
+
+
 class PlainLoader(yaml.SafeLoader):
     """Plain data alone; YAMLError for an alias, a key that is given twice, or deep nesting."""
+
+    takes_aliases = False
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -36,7 +49,7 @@ class PlainLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent):
+        if isinstance(event, yaml.AliasEvent) and not self.takes_aliases:
             raise _refusal(f"the alias *{event.anchor} is not accepted; expected the value written out", event)
         if self._depth >= MAX_DEPTH:
             raise _refusal(f"is nested more than {MAX_DEPTH} levels deep", event)
@@ -57,6 +70,12 @@ class PlainLoader(yaml.SafeLoader):
             if duplicate:
                 raise _refusal(f"the key {shown(key)} is given twice; expected it once", key_node)
         return super().construct_mapping(node, deep=deep)
+
+
+class SettingsLoader(PlainLoader):
+    """As PlainLoader, with aliases."""
+
+    takes_aliases = True
 
 
 def _refusal(problem: str, at: Any) -> yaml.MarkedYAMLError:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from superinfer.contracts.errors import UsageError
+from superinfer.contracts.yaml_reader import read_settings
 
 GUIDANCE_TIGHT_K = (0.8, 1.5)
 GUIDANCE_LOOSE_K = (1.5, 2.5)
@@ -127,11 +126,9 @@ def guidance_warning(decay_coefficient: float, bound_ms: float) -> str | None:
 def load_decay_profile(path: Path) -> tuple[DecayProfile, dict[str, Any]]:
     """Read `slack_decay_profile.yaml`: the profile and the `planner` section beside it (empty if absent)."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from error
+        document = read_settings(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({error})") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path}: a mapping with the keys of a decay profile is expected")
     planner = document.pop("planner", None) or {}

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import yaml
 
 from superinfer.contracts.errors import UsageError
 from superinfer.contracts.naming import did_you_mean
-from superinfer.contracts.yaml_reader import PlainLoader
+from superinfer.contracts.yaml_reader import read_settings
 
 EVERY_OTHER = "*"
 SECTION = "fault_domains"
@@ -130,10 +128,7 @@ def load_fault_map(path: Path) -> FaultMap:
 
 def parse_fault_map(text: str, source: str) -> FaultMap:
     """The map in `text`; `source` is how errors call it."""
-    try:
-        data: Any = yaml.load(text, Loader=PlainLoader)
-    except yaml.YAMLError as error:
-        raise UsageError(f"fault domains {source}: not valid YAML: {' '.join(str(error).split())}") from None
+    data = read_settings(text, f"fault domains {source}")
     if isinstance(data, dict) and list(data) == [SECTION]:
         data = data[SECTION]
     return fault_map_from(data, source)

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from superinfer.contracts.errors import UsageError
+from superinfer.contracts.yaml_reader import read_settings
 from superinfer.profiler.data_sheet import data_sheets
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
@@ -158,10 +158,7 @@ def load_topology(path: Path) -> Topology:
 
 def parse_topology(text: str, source: str) -> Topology:
     """The topology in `text`; `source` is how errors call it."""
-    try:
-        data: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"topology {source}: not valid YAML: {' '.join(str(error).split())}") from None
+    data = read_settings(text, f"topology {source}")
     if not isinstance(data, dict):
         raise UsageError(f"topology {source}: a mapping with nodes is needed")
     try:

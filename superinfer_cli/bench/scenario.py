@@ -6,10 +6,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from superinfer.contracts.errors import UsageError
+from superinfer.contracts.yaml_reader import read_settings
 
 BUILT_IN = ("mixed", "jitter", "fault", "cluster-mixed", "cluster-jitter", "cluster-fault", "cluster-unequal")
 LENGTH_KINDS = ("constant", "uniform", "lognormal", "trace")
@@ -210,14 +210,7 @@ def load_scenario(name_or_path: str) -> Scenario:
 
 def parse_scenario(text: str, source: str, *, folder: Path | None = None) -> Scenario:
     """Parse scenario YAML; `source` is how errors call it, `folder` what a trace's file is relative to."""
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"scenario {source}: not valid YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise UsageError(f"scenario {source}: is nested too deeply") from None
-    except (ValueError, OverflowError) as error:
-        raise UsageError(f"scenario {source}: holds a value that cannot be read: {error}") from None
+    data = read_settings(text, f"scenario {source}")
     if not isinstance(data, dict):
         raise UsageError(f"scenario {source}: a mapping with name, classes, requests and load is needed")
     arrival = data.get("arrival")

@@ -73,7 +73,7 @@ def load_api_keys(path: Path, contract_ids: Collection[str]) -> tuple[KeyHolder,
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise UsageError(f"--api-keys {path}: {line}this is not valid YAML, or a key that is there already") from None
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, OverflowError):
         raise UsageError(f"--api-keys {path}: is not valid YAML") from None
     if not isinstance(data, dict) or not data:
         raise UsageError(f"--api-keys {path}: a mapping of keys to contracts is needed, as in KEY: [a-contract]")

@@ -67,6 +67,8 @@ def test_risk_never_overflows_and_never_falls_with_less_slack(k: float, slack_ms
         ("decay_coefficient: .nan", "a number >= 0 is expected"),
         ("- 1", "a mapping"),
         ("rates: [", "not valid YAML"),
+        ("rates: 2020-13-45", "holds a value that cannot be read"),
+        ("rates: [1]\nrates: [2]", "is given twice"),
         ("planner: 3", "planner: a mapping is expected"),
     ],
 )

@@ -92,7 +92,7 @@ def test_text_that_is_no_mapping_is_one_clear_error(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "part"), [("[" * 3000, "nested too deeply"), ("started: 2020-13-45", "cannot be read: month")]
+    ("text", "part"), [("[" * 3000, "nested more than 32"), ("started: 2020-13-45", "cannot be read: month")]
 )
 def test_yaml_that_cannot_be_built_is_one_clear_error(text, part):
     with pytest.raises(UsageError, match=part):

@@ -48,6 +48,7 @@ def test_a_key_may_use_its_contracts_their_sub_tasks_and_best_effort(holders):
         ("'sk secret': [triage]", "entry 1: the key is empty, a number or holds white space"),
         ("12345: [triage]", "entry 1: the key is empty, a number"),
         (f"sk-secret: [triage]\nsha256:{hashlib.sha256(b'sk-secret').hexdigest()}: [triage]", "entry 2: .* twice"),
+        ("sk-secret: 2020-13-45", "is not valid YAML"),
         ("sk-secret: [triage", r"line \d: this is not valid YAML"),
         ("sk-secret: [triage]\nsk-secret: ['*']", "line 2: this is not valid YAML, or a key that is there already"),
         ("sha256:abc: ['*']", "entry 1: after sha256: 64 lower-case hexadecimal digits"),
