@@ -22,7 +22,7 @@ from superinfer.scheduler.domain_kind import DomainKind, speed_rank
 from superinfer.scheduler.serving_groups import serving_groups
 from superinfer.scheduler.topology import load_topology
 
-LOCAL_RESTART_S = 5.0
+LOCAL_RESTART_S = 0.5
 """From the death of a worker of this machine to its successor's being ready: process start, weights, kernels."""
 LOCAL_GAP_S = 0.0005
 """Between two steps of a worker of this machine, the later one being in its queue already."""
