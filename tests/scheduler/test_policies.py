@@ -5,23 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
+from core_like_model import MODEL
 
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.executor.simulation.loop import Simulation, simulate
-from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.policies.registry import POLICIES
 from superinfer.scheduler.request import Request, SamplingParams
 
-MODEL = LatencyModel(
-    launch_s=0.002,
-    linear_points=[(1, 0.05), (8, 0.068), (32, 0.145), (128, 0.4), (256, 0.83)],
-    decode_context_s=4e-6,
-    decode_s=5e-4,
-    prefill_pair_s=3e-7,
-    chunk_s=2e-3,
-    row_s=1e-3,
-)
 CONTRACTS = [
     SLOContract(service_id="triage", latency=(Bound(0.99, 2400.0),), priority=2.0),
     SLOContract(service_id="report", latency=(Bound(0.99, 21000.0),)),

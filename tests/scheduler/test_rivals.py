@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from core_like_model import MODEL
 
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.executor.simulation.loop import Simulation, simulate
-from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.policies.budget import BudgetPolicy
 from superinfer.scheduler.policies.registry import make_policy
@@ -16,15 +16,6 @@ from superinfer.scheduler.policies.rotary import VirtualLagRotation
 from superinfer.scheduler.request import Request, SamplingParams
 from superinfer.scheduler.step_builder import StepBuilder
 
-MODEL = LatencyModel(
-    launch_s=0.002,
-    linear_points=[(1, 0.05), (8, 0.068), (32, 0.145), (128, 0.4), (256, 0.83)],
-    decode_context_s=4e-6,
-    decode_s=5e-4,
-    prefill_pair_s=3e-7,
-    chunk_s=2e-3,
-    row_s=1e-3,
-)
 CONTRACTS = [
     SLOContract(service_id="chat", ttft=(Bound(0.99, 500.0),), tpot=(Bound(0.99, 200.0),)),
     SLOContract(service_id="batch", latency=(Bound(0.99, 60000.0),)),

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_model import MODEL as SMALL
 
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.executor.simulation.faults import DomainFault
 from superinfer.executor.simulation.loop import Simulation, simulate
 from superinfer.profiler.drift import Drift
-from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.fault_map import HomeAndBackup
 from superinfer.scheduler.policies.slack import SlackPolicy
 from superinfer.scheduler.request import Request, SamplingParams
 
-MODEL = LatencyModel(
-    launch_s=0.01,
-    linear_points=[(1, 0.05), (256, 0.8)],
-    decode_context_s=1e-5,
-    decode_s=1e-3,
-    prefill_pair_s=1e-7,
-    chunk_s=1e-4,
-    row_s=1e-4,
-)
+MODEL = dataclasses.replace(SMALL, decode_context_s=1e-5)
 CONTRACTS = [
     SLOContract(service_id="tight", latency=(Bound(0.99, 2500.0),), ttft=(Bound(0.99, 900.0),)),
     SLOContract(service_id="loose", latency=(Bound(0.99, 20_000.0),), tpot=(Bound(0.9, 300.0),)),

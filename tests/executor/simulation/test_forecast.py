@@ -6,27 +6,18 @@ import heapq
 from pathlib import Path
 
 import pytest
+from small_model import MODEL
 
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.contracts.errors import UsageError
 from superinfer.executor.journal import Added, Begun, Entry, JournaledScheduler, begin, read_journal, repeat
 from superinfer.executor.simulated import SimulatedDevice
 from superinfer.executor.simulation.forecast import Forecast, expected_arrivals, forecast
-from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.outputs import FinishOutput
 from superinfer.scheduler.request import Request, SamplingParams
 from superinfer.scheduler.scheduler import Scheduler
 
-MODEL = LatencyModel(
-    launch_s=0.01,
-    linear_points=[(1, 0.05), (256, 0.8)],
-    decode_context_s=1e-6,
-    decode_s=1e-3,
-    prefill_pair_s=1e-7,
-    chunk_s=1e-4,
-    row_s=1e-4,
-)
 CONTRACTS = [
     SLOContract(service_id="tight", latency=(Bound(0.99, 2500.0),)),
     SLOContract(service_id="loose", latency=(Bound(0.99, 30_000.0),)),

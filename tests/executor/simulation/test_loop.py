@@ -7,23 +7,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_model import MODEL
 
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.executor.simulation.faults import DomainFault
 from superinfer.executor.simulation.loop import Simulation, simulate
-from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.request import Request, SamplingParams
 
-MODEL = LatencyModel(
-    launch_s=0.01,
-    linear_points=[(1, 0.05), (256, 0.8)],
-    decode_context_s=1e-6,
-    decode_s=1e-3,
-    prefill_pair_s=1e-7,
-    chunk_s=1e-4,
-    row_s=1e-4,
-)
 CONTRACTS = [SLOContract(service_id="chat", latency=(Bound(0.99, 5000.0),))]
 
 
