@@ -25,7 +25,7 @@ from superinfer.results.attainment import attainment
 from superinfer.results.outcome import Outcome
 from superinfer.results.summary import PolicyRun
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F4F24")
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DEADLINE_COLOUR = "#666666"
