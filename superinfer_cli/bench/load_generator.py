@@ -23,6 +23,11 @@ LEAD_S = 0.1
 class Client(Protocol):
     """What the generator needs of an engine's client."""
 
+    @property
+    def down(self) -> EngineError | None:
+        """Why the engine serves nobody, if so."""
+        ...
+
     async def submit(self, request: Request) -> AsyncIterator[FellBack | Tokens | Finished | Rejected]:
         """Send a request; the iterator gives its messages until the last. Leaving it early aborts the request."""
         ...

@@ -106,6 +106,8 @@ def test_every_completed_request_is_verified_and_no_other():
 class Reference:
     """An engine that always answers 5, 6."""
 
+    down = None
+
     async def submit(self, request):
         async def stream():
             yield Tokens(request.request_id, 0, [5, 6], 0.0)
