@@ -201,7 +201,6 @@ def _profile_measured(
     from superinfer.profiler.store import profile_path, save_profile
 
     source = _resolve(model)
-    source.check_weights(random_weights=random_weights)
     if not random_weights:
         _check_weights(source)
     resolved = resolve_dtype(dtype)
