@@ -79,11 +79,7 @@ def profile_model(
     goes on where it was. Raises ModelError, ResourceError, EngineError, or OSError where the log cannot be written.
     """
     architecture = load_architecture(source.directory)
-    if not (source.has_weights or random_weights):
-        raise ModelError(
-            f"{source.directory} has no *.safetensors to run; "
-            "--random-weights measures with random ones, --static-only needs none"
-        )
+    source.check_weights(random_weights=random_weights)
     config = WorkerConfig(
         domain_id="profile",
         model_dir=str(source.directory),

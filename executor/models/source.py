@@ -24,8 +24,8 @@ class ModelSource:
         """ModelError where there are no weights and `random_weights` may not stand in for them."""
         if not (self.has_weights or random_weights):
             raise ModelError(
-                f"model {self.name}: {self.directory} has no *.safetensors; --random-weights takes random weights of "
-                "its shapes"
+                f"model {self.name}: {self.directory} has no *.safetensors to run; --random-weights takes random ones "
+                "of its shapes, and `superinfer profile --static-only` needs none"
             )
 
 

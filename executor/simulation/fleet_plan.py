@@ -27,9 +27,6 @@ from superinfer.scheduler.policies.step_kernel import compose
 from superinfer.scheduler.policies.step_parts import decode
 from superinfer.scheduler.policies.step_state import Step
 
-MOST_BUSY = 0.95
-"""Share of the device that more urgent classes can be held to take, at most."""
-
 
 @part
 def plan_slack(fleet: Fleet, ground: Step, number: int) -> bool:
@@ -260,7 +257,7 @@ def take_shares(fleet: Fleet, levels: FloatArray, now: float) -> None:
     taken = share = 0.0
     least_s = math.inf
     for level in range(len(levels)):
-        levels[level, at.SHARE_LEFT] = 1.0 - min(share, MOST_BUSY)
+        levels[level, at.SHARE_LEFT] = 1.0 - min(share, at.MOST_BUSY)
         taken = levels[level, at.RESERVE_SHARE] + taken if level else levels[level, at.RESERVE_SHARE]
         share = taken / fleet.shared[of.DOMAINS_UP]
         least_s = min(least_s, levels[level, at.IDLE_CAP_S])

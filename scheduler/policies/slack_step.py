@@ -62,7 +62,7 @@ class SlackStep:
         if request_s is not None:
             domains_up = 1  # these seconds are of one domain
         for load_share, initial_slack_s in classes.at(now) if request_s is None else classes.on(now, request_s):
-            cells[base + at.SHARE_LEFT] = 1.0 - min(share, 0.95)
+            cells[base + at.SHARE_LEFT] = 1.0 - min(share, at.MOST_BUSY)
             share = load_share / domains_up
             cells[base + at.RESERVE_SHARE] = alpha * share
             cells[base + at.IDLE_CAP_S] = idle_share * initial_slack_s

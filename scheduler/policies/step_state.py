@@ -66,6 +66,9 @@ GO_ON, DONE, NEEDS_ROOM, MAY_RETURN, MAY_PREFILL, MAY_TAKE_TURN = range(6)
 and of the most urgent class; it is rotated and could decode within LIMIT_S; COUNT of its prompt tokens may go in; or
 best effort got nothing and may have a turn."""
 
+MOST_BUSY = 0.95
+"""Share of the device that more urgent classes can be held to take, at most."""
+
 
 class Step(NamedTuple):
     """One step. `candidates` are the rows of all that could have work; `members` has room for all of them: the rows of

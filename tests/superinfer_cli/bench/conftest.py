@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from superinfer.cli.bench.scenario import parse_scenario
-from superinfer.profiler.latency_model import LatencyModel
 
 TOY = str(Path(__file__).parents[2] / "executor" / "support")
 sys.path.insert(0, TOY)
@@ -41,15 +40,9 @@ def scenario():
 
 @pytest.fixture
 def model():
-    return LatencyModel(
-        launch_s=0.01,
-        linear_points=[(1, 0.05), (256, 0.8)],
-        decode_context_s=1e-6,
-        decode_s=1e-3,
-        prefill_pair_s=1e-7,
-        chunk_s=1e-4,
-        row_s=1e-4,
-    )
+    from small_model import MODEL
+
+    return MODEL.fresh()
 
 
 @pytest.fixture
