@@ -22,7 +22,10 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 """Libraries would start their threads on import, and who has threads cannot be forked."""
 
 BIRTH_S = 10.0
-"""Within which a server that has forked before forks again; one that does not is stopped or hangs, and is ended."""
+"""Within which a server that has forked before forks again; one that does not is stopped or hangs, and is ended.
+
+Until the first birth it imports, and may compile, for as long as that takes; orders given meanwhile wait in a queue.
+"""
 
 RESTART_S = 5.0
 """A server that ends sooner after its start is not started again until a worker is wanted."""
@@ -36,8 +39,9 @@ class ForkServer:
 
     `like` is a config that tells what all workers have in common: their kernels are loaded before the fork, and they
     inherit the file descriptors of its KV pools under the same numbers. From the first start on this process takes
-    what its descendants orphan: the workers, whose ends it learns as those of its own children. `has_forked` says
-    whether a worker was born of the server that runs: from then on they come at once.
+    what its descendants orphan: the workers, whose ends it learns as those of its own children. `last_birth_s` is when
+    a worker of the server that runs was last seen born (monotonic); None before the first: from then on they come at
+    once.
     """
 
     def __init__(self, runner: str, like: WorkerConfig) -> None:
@@ -46,7 +50,7 @@ class ForkServer:
         self._child: ChildProcess | None = None
         self._orders: socket.socket | None = None
         self._started_s = 0.0
-        self.has_forked = False
+        self.last_birth_s: float | None = None
 
     @property
     def pid(self) -> int:
@@ -74,7 +78,7 @@ class ForkServer:
                 ONE_THREAD,
             )
         self._started_s = time.monotonic()
-        self.has_forked = False
+        self.last_birth_s = None
 
     def tend(self) -> None:
         """Start the server again where it has ended, so that the next worker need not wait for imports."""
@@ -104,6 +108,12 @@ class ForkServer:
             finally:
                 os.close(theirs)
         return ForkedChild(self, birth, os.fdopen(lifeline, "wb", buffering=0), settings)
+
+    def owes_a_birth(self, ordered_s: float) -> bool:
+        """Whether a worker ordered at `ordered_s` (monotonic) should be there by now, with all ordered before it."""
+        if self.last_birth_s is None:
+            return False
+        return time.monotonic() - max(ordered_s, self.last_birth_s) > BIRTH_S
 
     def kill(self) -> None:
         """SIGKILL the server: what it has not forked yet will not be."""
@@ -200,7 +210,7 @@ class ForkedChild:
         try:
             frame = self._birth.recv(_MAX_BIRTH_BYTES)
         except BlockingIOError:
-            if self._server.has_forked and time.monotonic() - self._ordered_s > BIRTH_S:
+            if self._server.owes_a_birth(self._ordered_s):
                 self._server.kill()
             return
         except ConnectionResetError:
@@ -208,7 +218,7 @@ class ForkedChild:
         born = msgspec.msgpack.decode(frame, type=WorkerBorn) if frame else WorkerBorn(0, _NEVER_FORKED)
         if born.pid:
             self.pid = born.pid
-            self._server.has_forked = True
+            self._server.last_birth_s = time.monotonic()
             self._handle = os.pidfd_open(born.pid)
         else:
             self._never_born = born.error

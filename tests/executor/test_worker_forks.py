@@ -185,3 +185,15 @@ def test_a_server_that_hangs_is_ended_and_the_next_worker_comes_of_a_new_one(
         with worker(forks) as third:
             third.wait_ready(30)
             assert [first_token(first), first_token(third)] == expected_output([5, 6], 1) * 2
+
+
+def test_an_order_that_waited_for_the_imports_gets_its_time_from_the_birth_before_it(
+    forks: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordered_s = time.monotonic() - 10.0 * worker_forks.BIRTH_S
+    with worker(forks) as first:
+        assert not forks.owes_a_birth(ordered_s)
+        await_ready(first)
+        assert not forks.owes_a_birth(ordered_s)
+        monkeypatch.setattr(worker_forks, "BIRTH_S", 0.0)
+        assert forks.owes_a_birth(ordered_s)
