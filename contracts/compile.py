@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from superinfer.contracts.contract import Bound, ResourceConstraints, SLOContract
 from superinfer.contracts.declaration import Declaration, SubDeclaration, Term, Terms
 from superinfer.contracts.inheritance import EffectiveTerms, Origin, inherit
-from superinfer.contracts.problems import raise_problems, shown
+from superinfer.contracts.printable import shown
+from superinfer.contracts.problems import raise_problems
 from superinfer.contracts.schema import PERCENTILES
 
 

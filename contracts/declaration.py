@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from superinfer.contracts.naming import ID_ACCEPTS, is_valid_id
-from superinfer.contracts.problems import InvalidContractError, accepts, describe, printable, raise_problems, shown
+from superinfer.contracts.printable import printable, shown
+from superinfer.contracts.problems import InvalidContractError, accepts, describe, raise_problems
 from superinfer.contracts.schema import PERCENTILES, ContractDocument
 from superinfer.contracts.short_form import to_long_form
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from superinfer.contracts.problems import raise_problems, shown
+from superinfer.contracts.printable import shown
+from superinfer.contracts.problems import raise_problems
 
 
 def read_json(text: str, source: str) -> Any:

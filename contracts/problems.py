@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import typing
 from collections.abc import Mapping, Sequence
 
@@ -11,10 +10,9 @@ from pydantic_core import ErrorDetails
 
 from superinfer.contracts.errors import ContractError
 from superinfer.contracts.naming import did_you_mean
+from superinfer.contracts.printable import printable, shown
 from superinfer.contracts.schema import ContractDocument, SubSLO
 from superinfer.contracts.short_form import SHORT_KEYS, Path
-
-SHOWN_CHARACTERS = 60
 
 
 class InvalidContractError(ContractError):
@@ -86,18 +84,3 @@ def _model_at(path: Path) -> type[BaseModel] | None:
         candidates = [field.annotation, *typing.get_args(field.annotation)]
         model = next((arm for arm in candidates if isinstance(arm, type) and issubclass(arm, BaseModel)), None)
     return model
-
-
-def printable(text: str) -> str:
-    """`text` on one line, whatever it holds."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
-
-
-def shown(value: object) -> str:
-    """A value as it would be written in JSON, cut to a length that fits a line."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):
-        text = repr(type(value).__name__)
-    text = printable(text)
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"

@@ -10,7 +10,8 @@ from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract
 from superinfer.contracts.declaration import Declaration, Terms
 from superinfer.contracts.errors import ContractConflictError, UnknownContractError
 from superinfer.contracts.naming import did_you_mean, parent_id
-from superinfer.contracts.problems import InvalidContractError, raise_problems, shown
+from superinfer.contracts.printable import shown
+from superinfer.contracts.problems import InvalidContractError, raise_problems
 from superinfer.contracts.versions import KnownVersion, fingerprint, next_version
 
 Registrable = Declaration | SLOContract

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from superinfer.contracts.errors import UsageError
-from superinfer.contracts.problems import raise_problems, shown
+from superinfer.contracts.printable import shown
+from superinfer.contracts.problems import raise_problems
 
 MAX_DEPTH = 32
 

@@ -24,6 +24,7 @@ import msgspec
 
 from superinfer.contracts.errors import SuperInferError
 from superinfer.executor.config import WorkerConfig
+from superinfer.executor.lean_torch import lean_torch_import
 from superinfer.executor.lifeline import die_with_parent, read_settings
 from superinfer.executor.process_name import name_process
 from superinfer.executor.worker import DEFAULT_RUNNER, load_runner, run_worker
@@ -35,7 +36,9 @@ _HANDED_ON_S = 0.0002
 
 def prepare(runner: str, like: WorkerConfig) -> None:
     """Import the runner, and let it load what workers of this kind need."""
-    preload = getattr(load_runner(runner), "preload", None)
+    with lean_torch_import():
+        made = load_runner(runner)
+    preload = getattr(made, "preload", None)
     if preload is not None:
         preload(like)
 

@@ -22,6 +22,7 @@ import zmq
 
 from superinfer.contracts.errors import ResourceError
 from superinfer.executor.config import WorkerConfig
+from superinfer.executor.lean_torch import lean_torch_import
 from superinfer.executor.lifeline import die_with_parent, read_settings
 from superinfer.executor.process_name import name_process
 from superinfer.executor.runtime.thread_affinity import pin_threads
@@ -118,7 +119,9 @@ def run_worker(endpoint: str, runner_path: str) -> int:
     gc.disable()  # loading makes objects that all stay: looking for garbage among them only takes time
     try:
         pin_to_cores(config.cores)
-        runner = load_runner(runner_path)(config)
+        with lean_torch_import():
+            made = load_runner(runner_path)
+        runner = made(config)
         if config.cores:
             pin_threads(os.getpid(), config.cores)  # libraries may have started some of their own, bound as they like
         greeting = WorkerReady(config.domain_id, os.getpid(), runner.kv_blocks, runner.max_model_len)

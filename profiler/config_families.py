@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from superinfer.contracts.errors import ModelError
-from superinfer.contracts.problems import shown
+from superinfer.contracts.printable import shown
 from superinfer.profiler.decoder_shapes import LatentAttention, ModelArchitecture
 
 Config = Mapping[str, Any]

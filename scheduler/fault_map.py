@@ -19,7 +19,6 @@ import msgspec
 
 from superinfer.contracts.errors import UsageError
 from superinfer.contracts.naming import did_you_mean
-from superinfer.contracts.yaml_reader import read_settings
 
 EVERY_OTHER = "*"
 SECTION = "fault_domains"
@@ -128,6 +127,8 @@ def load_fault_map(path: Path) -> FaultMap:
 
 def parse_fault_map(text: str, source: str) -> FaultMap:
     """The map in `text`; `source` is how errors call it."""
+    from superinfer.contracts.yaml_reader import read_settings  # workers import this module, and never read YAML
+
     data = read_settings(text, f"fault domains {source}")
     if isinstance(data, dict) and list(data) == [SECTION]:
         data = data[SECTION]

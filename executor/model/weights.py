@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -107,6 +108,7 @@ class RandomWeights:
             return torch.ones(shape, dtype=torch.bfloat16)
         if name.endswith(".bias"):
             return torch.zeros(shape, dtype=torch.bfloat16)
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + self._seed)
-        values = torch.empty(shape).normal_(0.0, self._deviation, generator=generator)
-        return values.to(torch.bfloat16)
+        # numpy's generator: torch's own needs parts of torch that workers do not import.
+        generator = np.random.default_rng(zlib.crc32(name.encode()) + self._seed)
+        values = generator.standard_normal(shape, np.float32) * np.float32(self._deviation)
+        return torch.from_numpy(values).to(torch.bfloat16)
