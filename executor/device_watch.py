@@ -27,7 +27,7 @@ class DeviceWatch:
 
     def bandwidth_of(self, cores: list[int]) -> tuple[str, float | None]:
         """The device of a worker on these cores, and its bandwidth by all cores, None where nobody has measured it."""
-        device = self._device_of(cores)
+        device = self.device_of(cores)
         curve = load_curve(self._runtime.vendor, device)
         return device.device_id, max((point.gb_per_s for point in curve), default=None)
 
@@ -40,7 +40,7 @@ class DeviceWatch:
 
     def is_hit(self, event: HealthEvent, cores: list[int]) -> bool:
         """Whether a worker on these cores computes on what an event is about."""
-        if event.device_id != self._device_of(cores).device_id:
+        if event.device_id != self.device_of(cores).device_id:
             return False
         return not event.mask or not cores or bool(event.mask & mask_of(cores))
 
@@ -48,7 +48,8 @@ class DeviceWatch:
         """Undo what the runtime has set."""
         self._runtime.close()
 
-    def _device_of(self, cores: list[int]) -> Device:
+    def device_of(self, cores: list[int]) -> Device:
+        """The device of a worker on these cores."""
         mask = mask_of(cores)
         return next((device for device in self._devices if device.mask & mask), self._devices[0])
 

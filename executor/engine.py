@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -17,15 +16,14 @@ import zmq
 from superinfer.contracts.errors import EngineError, SuperInferError
 from superinfer.executor.client_hub import ClientHub
 from superinfer.executor.config import EngineConfig, worker_config
-from superinfer.executor.device_watch import DeviceWatch, stored_weight_bytes
+from superinfer.executor.device_watch import DeviceWatch
+from superinfer.executor.engine_domains import EngineDomains
 from superinfer.executor.journal import JournaledScheduler, make_scheduler
 from superinfer.executor.kv_pools import close_pools, make_pools
 from superinfer.executor.messages import (
     Abort,
     ClientMessage,
-    ContractStats,
     DomainEvent,
-    DomainInfo,
     EngineFailed,
     EngineReady,
     FellBack,
@@ -37,7 +35,6 @@ from superinfer.executor.messages import (
     Rejected,
     RetireContract,
     Shutdown,
-    Stats,
     Submit,
 )
 from superinfer.executor.recovery import Recovery
@@ -47,11 +44,8 @@ from superinfer.executor.supervised_worker import SupervisedWorker, WorkerState
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.executor.worker_forks import ForkServer
 from superinfer.executor.worker_messages import error_kind, error_message
-from superinfer.profiler.store import ModelProfile, load_profile
-from superinfer.scheduler.config import DomainSpec
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.scheduler import Scheduler
-from superinfer.scheduler.stats import SchedulerStats
 from superinfer.scheduler.steps import StepResult
 from superinfer.scheduler.warm_up import warm_up
 
@@ -80,7 +74,7 @@ class Engine:
         forks: ForkServer | None = None,
     ) -> None:
         self._config = config
-        self._profile: ModelProfile | None = None
+        self._domains: EngineDomains | None = None
         self._scheduler: Scheduler | None = None
         self._max_model_len = config.scheduler.max_model_len
         self._lifeline = lifeline
@@ -109,12 +103,12 @@ class Engine:
     def run(self) -> int:
         """Serve until told to stop or the parent ends; the exit code. Clients learn why an engine failed."""
         try:
-            self._profile = load_profile(Path(self._config.profile_path))
+            self._domains = EngineDomains(self._config, self._workers, self._devices)
             now = time.monotonic()
             for worker in self._workers:
                 worker.start(now)
             # While the workers load their models.
-            warm_up(self._profile.latency_model, self._config.scheduler)
+            warm_up(self._domains.latency_model, self._config.scheduler)
             while not self._stopping:
                 self._wait()
                 self._serve_clients()
@@ -206,7 +200,8 @@ class Engine:
                 except SuperInferError as error:
                     print(f"superinfer engine: contract refused: {error}", file=sys.stderr)
             case GetStats():
-                self._hub.send(client, [_stats_message(scheduler.stats(now))])
+                assert self._domains is not None
+                self._hub.send(client, [self._domains.stats(scheduler, now)])
             case Hello():
                 self._hub.send(client, [self._ready_message()])
             case Ping():
@@ -224,9 +219,8 @@ class Engine:
         self._hub.reject(client, rejected)
 
     def _ready_message(self) -> EngineReady:
-        block_size = self._config.scheduler.block_size
-        domains = [DomainInfo(worker.domain_id, worker.pid, worker.kv_blocks, block_size) for worker in self._workers]
-        return EngineReady(domains, self._max_model_len)
+        assert self._domains is not None
+        return EngineReady(self._domains.infos(), self._max_model_len)
 
     def _tend(self, worker: SupervisedWorker) -> None:
         """Take what the worker has sent; notice its readiness, its death, its hanging; start it again."""
@@ -239,6 +233,8 @@ class Engine:
             worker.reap(now)
         if worker.state is WorkerState.DOWN and worker.timer_s is not None and now >= worker.timer_s:
             worker.restart(now)
+        if self._scheduler is not None and not worker.may_come_back:
+            self._hub.deliver(self._scheduler.domain_lost(worker.domain_id, now), now)
         if not any(other.may_come_back for other in self._workers):
             raise EngineError("every worker has died and none can be restarted")
 
@@ -254,7 +250,8 @@ class Engine:
         if ready is None:
             return
         if self._scheduler is not None:
-            self._scheduler.domain_ready(self._domain_spec(worker), now)
+            assert self._domains is not None
+            self._scheduler.domain_ready(self._domains.spec(worker), now)
             self._announce(worker, "up", now)
             return
         self._max_model_len = min(self._max_model_len, ready.max_model_len)
@@ -263,8 +260,7 @@ class Engine:
 
     def _open(self) -> None:
         """All workers are up: make the scheduler and begin to serve."""
-        assert self._profile is not None
-        domains = [self._domain_spec(worker) for worker in self._workers]
+        assert self._domains is not None
         checkpoint = self._config.checkpoint
         copies = checkpoint.enabled and checkpoint.placement == "copy"
         settings = msgspec.structs.replace(
@@ -275,33 +271,16 @@ class Engine:
         )
         self._scheduler = make_scheduler(
             self._config.journal_path,
-            domains=domains,
+            domains=self._domains.specs(),
             contracts=self._config.contracts,
-            latency_model=self._profile.latency_model,
+            latency_model=self._domains.latency_model,
             config=settings,
+            kinds=self._domains.kinds(),
         )
         self._hub.broadcast(self._ready_message())
         early, self._early = self._early, []
         for client, message in early:
             self._handle(self._scheduler, client, message)
-
-    def _domain_spec(self, worker: SupervisedWorker) -> DomainSpec:
-        """What the scheduler knows of a domain: its blocks, its device's bandwidth, what weights and a token take."""
-        profile = self._profile
-        assert profile is not None
-        device_id, measured = self._devices.bandwidth_of(worker.config.cores)
-        return DomainSpec(
-            worker.domain_id,
-            worker.kv_blocks,
-            bandwidth_gb_per_s=measured or profile.device.memory_read_gb_per_s or 0.0,
-            kv_bytes_per_token=float(profile.static.memory.kv_bytes_per_token),
-            segment=worker.config.segment if self._kv_pools else None,
-            weight_bytes=stored_weight_bytes(
-                Path(self._config.model_dir), profile.architecture.parameters, self._config.dtype
-            ),
-            device_id=device_id,
-            device_outlives=self._config.checkpoint.placement == "in_place",
-        )
 
     def _tend_running(self, worker: SupervisedWorker, now: float) -> None:
         process = worker.process
@@ -390,12 +369,3 @@ class Engine:
         """Free what the requests of vanished clients hold."""
         for request_id in self._hub.take_orphans():
             scheduler.abort(request_id, time.monotonic())
-
-
-def _stats_message(stats: SchedulerStats) -> Stats:
-    fields = msgspec.structs.asdict(stats)
-    fields["contracts"] = [
-        ContractStats(service_id=service_id, **msgspec.structs.asdict(counts))
-        for service_id, counts in stats.contracts.items()
-    ]
-    return Stats(**fields)

@@ -13,7 +13,7 @@ import sys
 
 import msgspec
 
-from superinfer.executor.config import EngineConfig, worker_config
+from superinfer.executor.config import EngineConfig, worker_kinds
 from superinfer.executor.cores import assign_cores
 from superinfer.executor.kv_pools import make_pools
 from superinfer.executor.lifeline import read_settings
@@ -41,7 +41,7 @@ def main() -> int:
     kv_pools = make_pools(config.domains) if config.checkpoint.enabled else []
     forks: ForkServer | None = None
     if config.fork_workers:
-        forks = ForkServer(options.runner, worker_config(config, 0, [], kv_pools))
+        forks = ForkServer(options.runner, worker_kinds(config, kv_pools))
         forks.start()  # it imports what workers need while this process imports what it needs itself
     from superinfer.executor.engine import Engine
 

@@ -1,9 +1,9 @@
 """The process that workers are forked from: it has imported and loaded all that a worker needs, and built nothing.
 
 `python -m superinfer.executor.fork_server --socket FD --runner module:Class`. Each order on the socket is an endpoint,
-with a lifeline and a socket on which the worker's birth is reported. A WorkerConfig on standard input says what kind of
-workers there will be. Importing takes seconds, forking milliseconds: so
-two workers cost one import, and one that died is soon back.
+with a lifeline and a socket on which the worker's birth is reported. A WorkerConfig of each kind of workers that there
+will be comes on standard input. Importing takes seconds, forking milliseconds: so two workers cost one import, and one
+that died is soon back.
 
 Only a process of one thread may be forked without harm. Where a library has started threads all the same, the worker
 is made from scratch, by exec.
@@ -34,13 +34,14 @@ MAX_ORDER_BYTES = 65536
 _HANDED_ON_S = 0.0002
 
 
-def prepare(runner: str, like: WorkerConfig) -> None:
-    """Import the runner, and let it load what workers of this kind need."""
+def prepare(runner: str, kinds: list[WorkerConfig]) -> None:
+    """Import the runner, and let it load what workers of these kinds need."""
     with lean_torch_import():
         made = load_runner(runner)
     preload = getattr(made, "preload", None)
     if preload is not None:
-        preload(like)
+        for like in kinds:
+            preload(like)
 
 
 def serve(orders: socket.socket, runner: str) -> None:
@@ -115,12 +116,12 @@ def main() -> int:
     arguments.add_argument("--socket", type=int, required=True)
     arguments.add_argument("--runner", default=DEFAULT_RUNNER)
     options = arguments.parse_args()
-    like = msgspec.msgpack.decode(read_settings(), type=WorkerConfig)
+    kinds = msgspec.msgpack.decode(read_settings(), type=list[WorkerConfig])
     die_with_parent()
     name_process("superinfer:fork")
     gc.disable()  # what is imported stays: looking for garbage among it only takes time, and unshares its memory
     try:
-        prepare(options.runner, like)
+        prepare(options.runner, kinds)
     except SuperInferError:
         pass  # each worker will fail with the same error, and tell the engine
     except Exception:

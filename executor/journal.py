@@ -7,9 +7,10 @@ what was to be expected of a request when it came. One JSON object a line, first
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -18,10 +19,28 @@ from superinfer.contracts.errors import UsageError
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.profiler.store import LatencyConstants, latency_constants
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.domain_kind import DomainKind
 from superinfer.scheduler.outputs import FinishOutput, Output, Refusal
 from superinfer.scheduler.request import Request
 from superinfer.scheduler.scheduler import Scheduler
 from superinfer.scheduler.steps import FinishReason, StepPlan, StepResult
+
+
+class BegunKind(msgspec.Struct):
+    """A kind of domain: its latency model, and its other fields by name."""
+
+    latency: LatencyConstants
+    terms: dict[str, Any]
+
+    @classmethod
+    def of(cls, kind: DomainKind) -> BegunKind:
+        """What is kept of a kind."""
+        terms = {field.name: getattr(kind, field.name) for field in fields(kind) if field.name != "latency_model"}
+        return cls(latency_constants(kind.latency_model), terms)
+
+    def again(self) -> DomainKind:
+        """The kind as it was at first."""
+        return DomainKind(latency_model=_model(self.latency), **self.terms)
 
 
 class Begun(msgspec.Struct, tag=True):
@@ -31,6 +50,7 @@ class Begun(msgspec.Struct, tag=True):
     contracts: list[SLOContract]
     latency: LatencyConstants
     config: SchedulerConfig
+    kinds: list[BegunKind] = []
 
 
 class Added(msgspec.Struct, tag=True):
@@ -82,11 +102,13 @@ class JournaledScheduler(Scheduler):
         contracts: list[SLOContract],
         latency_model: LatencyModel,
         config: SchedulerConfig,
+        kinds: Sequence[DomainKind] = (),
     ) -> None:
         self._file: BinaryIO = path.open("wb")
         self._is_open = False
-        self._write(Begun(domains, contracts, latency_constants(latency_model), config))
-        super().__init__(domains=domains, contracts=contracts, latency_model=latency_model, config=config)
+        begun = [BegunKind.of(kind) for kind in kinds]
+        self._write(Begun(domains, contracts, latency_constants(latency_model), config, begun))
+        super().__init__(domains=domains, contracts=contracts, latency_model=latency_model, config=config, kinds=kinds)
         self._is_open = True
 
     def add(self, request: Request, now: float) -> Refusal | None:
@@ -135,12 +157,17 @@ def make_scheduler(
     contracts: list[SLOContract],
     latency_model: LatencyModel,
     config: SchedulerConfig,
+    kinds: Sequence[DomainKind] = (),
 ) -> Scheduler:
     """A scheduler, one that keeps a journal where it has a path."""
-    if journal_path is None:
-        return Scheduler(domains=domains, contracts=contracts, latency_model=latency_model, config=config)
-    path = Path(journal_path)
-    return JournaledScheduler(path, domains=domains, contracts=contracts, latency_model=latency_model, config=config)
+    made_of: dict[str, Any] = {
+        "domains": domains,
+        "contracts": contracts,
+        "latency_model": latency_model,
+        "config": config,
+        "kinds": kinds,
+    }
+    return Scheduler(**made_of) if journal_path is None else JournaledScheduler(Path(journal_path), **made_of)
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
@@ -158,13 +185,12 @@ def read_journal(path: Path) -> Iterator[Entry]:
 
 def begin(entry: Begun) -> Scheduler:
     """A scheduler as that of the journal was at first."""
-    constants = msgspec.structs.asdict(entry.latency)
-    constants["residual_quantiles"] = dict(entry.latency.residual_quantiles)
     return Scheduler(
         domains=entry.domains,
         contracts=entry.contracts,
-        latency_model=LatencyModel(**constants),
+        latency_model=_model(entry.latency),
         config=entry.config,
+        kinds=[kind.again() for kind in entry.kinds],
     )
 
 
@@ -182,3 +208,9 @@ def repeat(scheduler: Scheduler, entry: Entry) -> list[Output]:
         case Changed(what):
             raise UsageError(f"the journal cannot be gone through any further: {what}")
     return []
+
+
+def _model(latency: LatencyConstants) -> LatencyModel:
+    constants = msgspec.structs.asdict(latency)
+    constants["residual_quantiles"] = dict(latency.residual_quantiles)
+    return LatencyModel(**constants)

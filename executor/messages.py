@@ -64,12 +64,16 @@ ClientMessage = Hello | Submit | Abort | RegisterContract | RetireContract | Get
 
 
 class DomainInfo(msgspec.Struct):
-    """One fault domain and the worker process that is it."""
+    """One fault domain and the worker process that is it. `kind` is what people call its kind, by default its
+    precision.
+    """
 
     domain_id: str
     worker_pid: int
     kv_blocks: int
     block_size: int
+    kind: str = ""
+    precision: str = ""
 
 
 class EngineReady(msgspec.Struct, tag=True):
@@ -165,8 +169,21 @@ class ContractStats(msgspec.Struct, kw_only=True):
     budgets: list[BudgetState] = []
 
 
+class DomainStats(msgspec.Struct):
+    """One domain now; `kind` and `precision` as of DomainInfo."""
+
+    domain_id: str
+    kind: str
+    precision: str
+    is_up: bool
+    running: int
+    rotated: int
+    kv_blocks_total: int
+    kv_blocks_free: int
+
+
 class Stats(msgspec.Struct, tag=True, kw_only=True):
-    """A snapshot of the engine; the fields of `scheduler.stats.SchedulerStats`."""
+    """A snapshot of the engine; the fields of `scheduler.stats.SchedulerStats`, and each domain that has been up."""
 
     time_s: float
     waiting: int
@@ -181,6 +198,7 @@ class Stats(msgspec.Struct, tag=True, kw_only=True):
     reserved_gb_per_s: dict[str, dict[str, float]] = {}
     rotations: int = 0
     recomputations: int = 0
+    domains: list[DomainStats] = []
 
 
 EngineMessage = (

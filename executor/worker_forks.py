@@ -37,14 +37,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 class ForkServer:
     """Starts `superinfer.executor.fork_server`, and again when it has ended. Workers live on when it ends.
 
-    `like` is a config that tells what all workers have in common: their kernels are loaded before the fork, and they
-    inherit the file descriptors of its KV pools under the same numbers. From the first start on this process takes
-    what its descendants orphan: the workers, whose ends it learns as those of its own children. `last_birth_s` is when
-    a worker of the server that runs was last seen born (monotonic); None before the first: from then on they come at
-    once.
+    `like` are configs that tell what workers there will be, one of each kind: their kernels are loaded before the fork,
+    and they inherit the file descriptors of the KV pools, which all have, under the same numbers. From the first start
+    on this process takes what its descendants orphan: the workers, whose ends it learns as those of its own children.
+    `last_birth_s` is when a worker of the server that runs was last seen born (monotonic); None before the first: from
+    then on they come at once.
     """
 
-    def __init__(self, runner: str, like: WorkerConfig) -> None:
+    def __init__(self, runner: str, like: list[WorkerConfig]) -> None:
         self._runner = runner
         self._like = like
         self._child: ChildProcess | None = None
@@ -74,7 +74,7 @@ class ForkServer:
                 "superinfer.executor.fork_server",
                 ["--socket", str(theirs.fileno()), "--runner", self._runner],
                 msgspec.msgpack.encode(self._like),
-                [theirs.fileno(), *self._like.kv_pools],
+                [theirs.fileno(), *self._like[0].kv_pools],
                 ONE_THREAD,
             )
         self._started_s = time.monotonic()

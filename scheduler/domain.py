@@ -131,6 +131,9 @@ class DomainState:
     `batch` is the last step's. Sequences may hold blocks of any pool of `memory`; new ones come from `device_blocks`.
     `segment` is the number of that pool where what is in it outlives the domain, else None. Counted are the times that
     a sequence gave way: `rotations` of its KV to host memory, `recomputations` where that had no room for it.
+
+    `precision` is that of what computes here: a block that others share is named after it as well as after its tokens,
+    since the same tokens have other keys and values in another precision.
     """
 
     domain_id: str
@@ -139,6 +142,7 @@ class DomainState:
     host_blocks: BlockPool
     segment: int | None = None
     device_outlives: bool = True
+    precision: bytes = b""
     saved_s: float = -math.inf
     is_up: bool = True
     running: Members = field(default_factory=Members)

@@ -52,7 +52,9 @@ def vacate(domain: DomainState, suspects: Suspects, block_size: int, *, isolates
     return displaced
 
 
-def state_of_ready(spec: DomainSpec, shared: KVMemory, host_blocks: int, previous: DomainState | None) -> DomainState:
+def state_of_ready(
+    spec: DomainSpec, shared: KVMemory, host_blocks: int, previous: DomainState | None, precision: str = ""
+) -> DomainState:
     """A domain that is up, or up again: with an empty cache unless its memory has outlived it. `shared` is that of all
     domains whose KV it can read.
     """
@@ -61,7 +63,7 @@ def state_of_ready(spec: DomainSpec, shared: KVMemory, host_blocks: int, previou
         memory.forget(device_pool(spec.segment or 0))
     device = memory.pool(device_pool(spec.segment or 0), spec.kv_blocks)
     host = BlockPool(host_blocks) if spec.segment is None else memory.pool(host_pool(spec.segment), host_blocks)
-    state = DomainState(spec.domain_id, memory, device, host, spec.segment, spec.device_outlives)
+    state = DomainState(spec.domain_id, memory, device, host, spec.segment, spec.device_outlives, precision.encode())
     if previous is not None:
         # Step ids never repeat, so that a late result of the dead worker cannot pass for one of its successor.
         state.next_step_id = previous.next_step_id

@@ -12,7 +12,7 @@ what waits goes home, and what runs elsewhere stays there until it ends. Contrac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,7 +36,10 @@ FaultMap = dict[str, HomeAndBackup]
 
 
 class DomainAssignment:
-    """Which domains serve each contract now, given those that are up; answers are kept until that changes."""
+    """Which domains serve each contract now, given those that are up; answers are kept until that changes.
+
+    `permits` says whether a contract may run on a domain at all; one that may not is to it as one that is down.
+    """
 
     def __init__(self, fault_map: Mapping[str, HomeAndBackup], domain_ids: Sequence[str]) -> None:
         self.has_map = bool(fault_map)
@@ -44,6 +47,7 @@ class DomainAssignment:
         self._domain_ids = list(domain_ids)
         self._up: frozenset[str] = frozenset(domain_ids)
         self._serving: dict[str, tuple[str, ...]] = {}
+        self.permits: Callable[[str, str], bool] = lambda contract_id, domain_id: True
 
     def set_up(self, up: Collection[str]) -> None:
         """From now on these domains are up."""
@@ -51,10 +55,18 @@ class DomainAssignment:
         self._up = frozenset(up)
         self._serving.clear()
 
+    def forget(self, contract_id: str) -> None:
+        """What the contract permits may have changed."""
+        self._serving.pop(contract_id, None)
+
     def home(self, contract_id: str) -> Sequence[str]:
         """The domains that serve a contract when all are up."""
         entry = entry_of(self._map, contract_id)
         return self._domain_ids if entry is None else entry.home
+
+    def reachable(self, contract_id: str) -> Sequence[str]:
+        """The domains that may ever serve a contract: its home and their backups, in order."""
+        return [*self.home(contract_id), *self._backups(contract_id)]
 
     def serving(self, contract_id: str) -> tuple[str, ...]:
         """The domains that may start requests of a contract now; empty where it has to wait."""
@@ -70,13 +82,19 @@ class DomainAssignment:
         return frozenset(each for each in contract_ids if domain_id not in self.serving(each))
 
     def _serving_now(self, contract_id: str) -> tuple[str, ...]:
-        home = tuple(domain_id for domain_id in self.home(contract_id) if domain_id in self._up)
+        if entry_of(self._map, contract_id) is None:
+            return tuple(domain_id for domain_id in self._domain_ids if domain_id in self._up)
+        home = tuple(each for each in self.home(contract_id) if self._may_serve(contract_id, each))
+        return home or tuple(each for each in self._backups(contract_id) if self._may_serve(contract_id, each))[:1]
+
+    def _backups(self, contract_id: str) -> Sequence[str]:
         entry = entry_of(self._map, contract_id)
-        if home or entry is None:
-            return home
-        others = (each for each in self._domain_ids if each not in entry.home)
-        backups = others if entry.backup is None else entry.backup
-        return tuple(each for each in backups if each in self._up)[:1]
+        if entry is None:
+            return ()
+        return [each for each in self._domain_ids if each not in entry.home] if entry.backup is None else entry.backup
+
+    def _may_serve(self, contract_id: str, domain_id: str) -> bool:
+        return domain_id in self._up and self.permits(contract_id, domain_id)
 
 
 def entry_of(fault_map: Mapping[str, HomeAndBackup], contract_id: str) -> HomeAndBackup | None:

@@ -78,6 +78,7 @@ class Scheduler:
                 kinds, self.policy, self.table, self.assignment, self.domains, self._memories, config
             )
             self.queues: WaitingQueues = self.placement.queues
+            self.assignment.permits = self._permits
         else:
             self.placement = None
             self.queues = WaitingQueues(self.policy.waiting_key, config.block_size)
@@ -89,6 +90,7 @@ class Scheduler:
         self._by_request: dict[str, SequenceState] = {}
         self._by_sequence: dict[int, SequenceState] = {}
         self._suspects = Suspects()
+        self._lost: set[str] = set()
         self._next_sequence_id = 0
         self._steps = 0
         self._output_tokens = 0
@@ -105,7 +107,10 @@ class Scheduler:
         """
         gone, present = self._contracts.add(contract)
         self._retire(gone)
+        if self.placement is not None:
+            self.placement.kinds.changed()
         for contract_id in present:
+            self.assignment.forget(contract_id)
             self.bandwidth.declare(contract_id, self._contracts.by_id[contract_id])
 
     def remove_contract(self, service_id: str) -> None:
@@ -315,22 +320,38 @@ class Scheduler:
     def _look_up(self, sequence: SequenceState) -> None:
         """How much of a new request's prompt is in memory now: what is expected of its prefill."""
         extend_names(sequence.block_names, sequence.request.prompt_token_ids, self.config.block_size)
-        found = (find_prefix(sequence, domain, self.config.block_size) for domain in self.domains.values())
+        domain_ids: Iterable[str] = self.domains
+        if self.placement is not None:
+            domain_ids = self.placement.permitted(sequence.contract, domain_ids)
+        found = (find_prefix(sequence, self.domains[each], self.config.block_size) for each in domain_ids)
         sequence.computed = max((kept.tokens for kept in found if kept is not None), default=0)
 
     def domain_ready(self, domain: DomainSpec, now: float) -> None:
         """A domain is up, or up again: with an empty cache unless its memory has outlived it."""
         previous = self.domains.get(domain.domain_id)
-        layout = ""
+        self._lost.discard(domain.domain_id)
+        layout = precision = ""
         if self.placement is not None:
             kind = self.placement.add(domain)
             self.speeds.assign(domain.domain_id, kind.latency_model)
-            layout = kind.kv_layout
+            layout, precision = kind.kv_layout, kind.precision
         memory = self._memories.setdefault(layout, KVMemory())
         host_blocks = self.ground_of(domain.domain_id).config.host_blocks
-        self.domains[domain.domain_id] = state_of_ready(domain, memory, host_blocks, previous)
+        self.domains[domain.domain_id] = state_of_ready(domain, memory, host_blocks, previous, precision)
         self.bandwidth.domain_ready(domain, now)
         self._update_assignment()
+
+    def domain_lost(self, domain_id: str, now: float) -> list[Output]:
+        """A dead domain will hardly come back: the ends of requests whose contracts permit no kind of those left."""
+        placement, ended = self.placement, list[Output]()
+        if placement is None or domain_id in self._lost:
+            return ended
+        self._lost.add(domain_id)
+        for sequence in list(self._by_request.values()):
+            if not placement.permitted(sequence.contract, self._left_for(sequence.request.contract_id)):
+                error = placement.refusal(sequence.request.contract_id).message
+                ended.append(self._finish(sequence, now, "error", f"domain {domain_id} is lost; {error}"))
+        return ended
 
     def fail_all(self, now: float, error: str) -> list[Output]:
         """End every request with an error: the engine cannot go on."""
@@ -388,11 +409,22 @@ class Scheduler:
                 message=f"request id {request.request_id!r} is in use by a running request",
             )
         if self.placement is not None:
-            home_ids = self.placement.permitted(contract, home_ids)
+            home_ids = self.placement.permitted(contract, self._left_for(request.contract_id))
             if not home_ids:
                 return self.placement.refusal(request.contract_id)
         home = (self.domains[each] for each in home_ids if each in self.domains)
         return unfit(request, self.config, max((domain.device_blocks.total for domain in home), default=0))
+
+    def _left_for(self, contract_id: str) -> list[str]:
+        """The domains that may ever serve a contract and are not lost."""
+        return [each for each in self.assignment.reachable(contract_id) if each not in self._lost]
+
+    def _permits(self, contract_id: str, domain_id: str) -> bool:
+        """Whether a contract may run on a domain at all, as far as is known of both."""
+        contract = self._contracts.by_id.get(contract_id)
+        if contract is None or self.placement is None or domain_id not in self.domains:
+            return True
+        return bool(self.placement.permitted(contract, [domain_id]))
 
     def _finish(
         self, sequence: SequenceState, now: float, reason: FinishReason, error: str | None = None

@@ -35,7 +35,8 @@ class SequenceState:
 
     `prefill_target` is the number of tokens to prefill before the next one is sampled: the prompt, and after a move the
     committed outputs as well. What a plan asks of every sequence lies in a row of `table`, which `leave_table` gives
-    back; a sequence that is made without a table, or has left it, has one of its own.
+    back; a sequence that is made without a table, or has left it, has one of its own. `precision` is that of the domain
+    that computed its KV, None where domains of several did.
     """
 
     __slots__ = (
@@ -51,6 +52,7 @@ class SequenceState:
         "kept",
         "known_to_worker",
         "outputs",
+        "precision",
         "request",
         "row",
         "saved_tokens",
@@ -92,6 +94,7 @@ class SequenceState:
         self.is_isolated = False
         self.kept: Kept | None = None
         self.block_names: list[bytes] = []
+        self.precision: bytes | None = None
         self.shared_blocks = 0
         self.saved_tokens = 0
         self.cached_tokens = 0

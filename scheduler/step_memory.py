@@ -204,6 +204,7 @@ class StepMemory:
         rest of its prompt is lacking.
         """
         domain, size, kept = self.domain, self.config.block_size, sequence.kept_in(self.domain.memory)
+        goes_on = kept is not None
         if kept is None and self.config.prefix_cache:
             kept = find_prefix(sequence, domain, size)
             if not sequence.domain_ids:
@@ -219,6 +220,10 @@ class StepMemory:
         sequence.kept = None
         sequence.blocks = [] if kept is None else domain.memory.claim(kept)
         sequence.computed = tokens
+        if not (goes_on and tokens):
+            sequence.precision = domain.precision
+        elif sequence.precision != domain.precision:
+            sequence.precision = None
         for position in range(len(blocks) - 1, -1, -1):
             if not copied:
                 break

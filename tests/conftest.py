@@ -19,6 +19,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 ENGINES = {
     "tests/executor/test_engine.py",
     "tests/executor/test_engine_devices.py",
+    "tests/executor/test_engine_kinds.py",
     "tests/executor/test_engine_life.py",
     "tests/executor/test_engine_real_model.py",
     "tests/executor/test_worker_forks.py",

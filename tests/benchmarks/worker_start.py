@@ -51,7 +51,7 @@ def start_to_first_token(config: WorkerConfig, forks: ForkServer | None = None) 
 
 @contextlib.contextmanager
 def fork_server(config: WorkerConfig) -> Iterator[ForkServer]:
-    forks = ForkServer(DEFAULT_RUNNER, config)
+    forks = ForkServer(DEFAULT_RUNNER, [config])
     try:
         yield forks
     finally:

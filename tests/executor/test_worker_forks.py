@@ -23,7 +23,7 @@ from superinfer.executor.worker_process import WorkerProcess
 from superinfer.scheduler.request import SamplingParams
 from superinfer.scheduler.steps import NewSequence, SequenceStep, StepPlan
 
-LIKE = WorkerConfig(domain_id="", model_dir="toy")
+LIKE = [WorkerConfig(domain_id="", model_dir="toy")]
 
 pytestmark = pytest.mark.usefixtures("toy_processes")
 
@@ -118,7 +118,7 @@ from superinfer.executor.worker_forks import ForkServer
 from superinfer.executor.worker_process import WorkerProcess
 from superinfer.scheduler.steps import StepPlan
 config = WorkerConfig(domain_id="0", model_dir="hanging")
-forks = ForkServer({RUNNER!r}, config)
+forks = ForkServer({RUNNER!r}, [config])
 process = WorkerProcess(config, runner={RUNNER!r}, forks=forks)
 process.start()
 process.wait_ready(30)
@@ -152,6 +152,32 @@ def test_a_server_with_threads_makes_workers_from_scratch(
             assert first_token(process) == expected_output([5, 6], 1)[0]
             assert b"superinfer.executor.worker\0" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
             assert parent_of(process.pid) == os.getpid()
+    finally:
+        forks.close()
+
+
+def test_the_kernels_of_every_kind_of_worker_are_loaded_before_the_fork(
+    toy_processes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "preloading_runner.py").write_text(
+        "from pathlib import Path\n"
+        "from toy_runner import ToyRunner\n"
+        "class Preloading(ToyRunner):\n"
+        "    loaded = []\n"
+        "    @staticmethod\n"
+        "    def preload(config): Preloading.loaded.append(config.dtype)\n"
+        "    def __init__(self, config):\n"
+        "        super().__init__(config)\n"
+        f"        Path({str(tmp_path)!r}, config.domain_id).write_text(' '.join(Preloading.loaded))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    kinds = [WorkerConfig(domain_id=dtype, model_dir="toy", dtype=dtype) for dtype in ("float32", "int8")]
+    forks = ForkServer("preloading_runner:Preloading", kinds)
+    try:
+        for kind in kinds:
+            with WorkerProcess(kind, runner="preloading_runner:Preloading", forks=forks) as process:
+                process.wait_ready(30)
+            assert (tmp_path / kind.domain_id).read_text() == "float32 int8"
     finally:
         forks.close()
 
