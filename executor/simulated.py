@@ -20,8 +20,6 @@ from superinfer.scheduler.steps import StepPlan, StepResult
 NOISE_DRAWN = 256
 """Factors on step times that are drawn at once."""
 
-TYPICAL_DECODES = 16
-
 MAX_TOKENS, KNOWN_TOKENS, OUTPUTS = range(3)
 """Columns of what the device remembers of a sequence; the known tokens include the output tokens."""
 
@@ -52,9 +50,9 @@ def run_decodes(held: IntArray, slots: IntArray, sampled: IntArray) -> tuple[int
 class SimulatedDevice:
     """Runs step plans in no time and says how long they would have taken.
 
-    Tokens are all 0. A step takes the model's uncorrected time times a log-normal factor with median 1: the noise of
-    each step, of `sigma`, and the device's drift, which goes on from step to step as if each took as long as one of
-    TYPICAL_DECODES.
+    Tokens are all 0. A step takes the model's uncorrected time times two log-normal factors: the noise of each step, of
+    `sigma` and median 1, and that of the device's drift, which goes on while time passes, busy or not. That one's mean
+    is 1, as the constants are fitted to what steps take in the long run: a drift makes queues longer, no work.
     """
 
     def __init__(
@@ -66,12 +64,10 @@ class SimulatedDevice:
         self.drift = drift
         self.now = 0.0
         self._random = random.Random(f"{seed}:{domain_id}")
-        self._is_noisy = bool(sigma) or drift is not None
-        self._kept_share = self._log_speed = 0.0
-        if drift is not None:
-            typical = StepShape(tokens=TYPICAL_DECODES, decodes=TYPICAL_DECODES, rows=TYPICAL_DECODES)
-            self._kept_share = math.exp(-model.uncorrected_step_s(typical) / drift.lasts_s)
-            self._log_speed = self._random.gauss(0.0, drift.sigma)
+        self._is_noisy = bool(sigma)
+        self._drift_random = random.Random(f"{seed}:{domain_id}:drift")
+        self._drifted_s = -math.inf
+        self._log_speed = 0.0
         self._noise: FloatArray = np.ones(NOISE_DRAWN, np.float64)
         self._noise_used = NOISE_DRAWN if self._is_noisy else 0
         self._slots: dict[int, int] = {}
@@ -101,12 +97,13 @@ class SimulatedDevice:
             shape.add_prefill(step.start, step.count, samples=samples)
             if samples:
                 self._sample([step.sequence_id], np.array([slot]), result)
-        result.finished_s += max(self.model.uncorrected_step_s(shape) * self._next_noise(), plan.paced_s)
+        noise = self._next_noise() * self._drift_factor()
+        result.finished_s += max(self.model.uncorrected_step_s(shape) * noise, plan.paced_s)
         return result
 
     def next_noise(self) -> FloatArray:
-        """The factors on the times of the next NOISE_DRAWN steps, for a loop that keeps its own account of them; not to
-        be written to.
+        """The factors of each step's own noise on the next NOISE_DRAWN steps, for a loop that keeps its own account of
+        them; not to be written to.
         """
         self._draw_noise()
         self._noise_used = NOISE_DRAWN if self._is_noisy else 0
@@ -116,20 +113,21 @@ class SimulatedDevice:
         """Have at least one factor to use."""
         if self._noise_used == NOISE_DRAWN:
             gauss, sigma = self._random.gauss, self.sigma
-            logarithms = [gauss(0.0, sigma) for _ in range(NOISE_DRAWN)]
-            if self.drift is not None:
-                logarithms = [own + self._next_log_speed(self.drift) for own in logarithms]
-            self._noise[:] = [math.exp(each) for each in logarithms]
+            self._noise[:] = [math.exp(gauss(0.0, sigma)) for _ in range(NOISE_DRAWN)]
             self._noise_used = 0
 
-    def _next_log_speed(self, drift: Drift) -> float:
-        """The device's speed in the next step."""
-        kept = self._kept_share
-        self._log_speed = kept * self._log_speed + self._random.gauss(0.0, drift.sigma * math.sqrt(1.0 - kept * kept))
-        return self._log_speed
+    def _drift_factor(self) -> float:
+        """What the device's speed at `self.now` makes of a step's time."""
+        if self.drift is None:
+            return 1.0
+        sigma = self.drift.sigma
+        kept = math.exp((self._drifted_s - self.now) / self.drift.lasts_s)
+        self._log_speed = kept * self._log_speed + self._drift_random.gauss(0.0, sigma * math.sqrt(1.0 - kept * kept))
+        self._drifted_s = self.now
+        return math.exp(self._log_speed - 0.5 * sigma * sigma)
 
     def _next_noise(self) -> float:
-        """The factor on the next step's time."""
+        """The factor of the next step's own noise on its time."""
         if not self._is_noisy:
             return 1.0
         self._draw_noise()

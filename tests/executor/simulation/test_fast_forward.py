@@ -12,7 +12,6 @@ from small_model import MODEL as SMALL
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.executor.simulation.faults import DomainFault
 from superinfer.executor.simulation.loop import Simulation, simulate
-from superinfer.profiler.drift import Drift
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.fault_map import HomeAndBackup
 from superinfer.scheduler.policies.slack import SlackPolicy
@@ -59,7 +58,6 @@ def run(
         config=config or SchedulerConfig(policy=policy, host_blocks=50),
         domains=[DomainSpec(str(number), kv_blocks) for number in range(domains)],
         sigma=0.1,
-        drift=Drift(sigma=0.1, lasts_s=2.0),
         fast_forward=fast_forward,
         **options,  # type: ignore[arg-type]
     )
