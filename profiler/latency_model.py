@@ -118,6 +118,16 @@ class LatencyModel:
             + (self.head_s if shape.rows else 0.0)
         )
 
+    def parts_s(self, shape: StepShape) -> tuple[float, float]:
+        """`uncorrected_step_s` in two: what any step takes and what reads memory, and what grows with the arithmetic of
+        more than one token.
+        """
+        if shape.tokens == 0:
+            return 0.0, 0.0
+        more_tokens_s = self.linear_s(shape.tokens) - self.linear_s(1)
+        arithmetic_s = more_tokens_s + self.prefill_pair_s * shape.prefill_pairs + self.chunk_s * shape.chunks
+        return self.uncorrected_step_s(shape) - arithmetic_s, arithmetic_s
+
     def step_s(self, shape: StepShape) -> float:
         """Predicted time of a step with the online correction."""
         return self.correction * self.uncorrected_step_s(shape)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from statistics import fmean
 
 import numpy as np
 
+from superinfer.profiler.device_speed import DeviceSpeed
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.scheduler.columns import FloatArray
 
@@ -16,7 +18,7 @@ class LearnedSpeeds:
     them may run. Domains that are not assigned to a model of their own have the one that is given at first.
 
     `table` has a row for each domain that has been asked for a step, `correction` and `upper` of its model; it is
-    replaced when it grows.
+    replaced when it grows. `outlook` is by domain what its steps say of those that are further ahead than the next.
     """
 
     def __init__(self, model: LatencyModel) -> None:
@@ -25,6 +27,7 @@ class LearnedSpeeds:
         self._by_model: dict[int, tuple[LatencyModel, list[int]]] = {id(model): (model, [])}
         self._rows: dict[str, int] = {}
         self.table: FloatArray = np.zeros((16, 2), np.float64)
+        self.outlook: defaultdict[str, DeviceSpeed] = defaultdict(DeviceSpeed)
 
     def assign(self, domain_id: str, model: LatencyModel) -> None:
         """A domain is of the kind that this model is for."""
@@ -34,6 +37,10 @@ class LearnedSpeeds:
     def row(self, domain_id: str) -> int:
         """The row of a domain in `table`; −1 until it has been asked for a step."""
         return self._rows.get(domain_id, -1)
+
+    def model_of(self, domain_id: str) -> LatencyModel:
+        """The latency model of a domain's kind, whomever it speaks for."""
+        return self._of(domain_id)[0]
 
     def speak_for(self, domain_id: str) -> None:
         """From now on its model predicts for this domain, which begins with what all of its kind have learnt."""
@@ -55,6 +62,7 @@ class LearnedSpeeds:
         self.speak_for(domain_id)
         model, _ = self._of(domain_id)
         model.observe(shape, duration_s)
+        self.outlook[domain_id].observe(model, shape, duration_s)
         self.keep(domain_id)
 
     def keep(self, domain_id: str) -> None:

@@ -1,8 +1,8 @@
 """What is to be expected of the requests that a scheduler has, from now on: its own decisions, run ahead of time.
 
 The scheduler's state is its answer: who waits, how far those have come that run, which steps are in flight. Run ahead
-under a virtual clock, every step as long as the latency model says, it tells each request's first and last token. What
-may arrive meanwhile is the caller's to say. The scheduler given is used up: hand in a copy.
+under a virtual clock, every step as long as the latency model and the steps so far let expect, it tells each request's
+first and last token. What may arrive meanwhile is the caller's to say. The scheduler given is used up: hand in a copy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from superinfer.scheduler.domain import DomainState, InFlightStep
 from superinfer.scheduler.outputs import FinishOutput
@@ -84,7 +84,9 @@ class _Clock:
         overhead_s: float,
     ) -> None:
         self._scheduler = scheduler
-        self._now = now
+        self._now = self._begun_s = now
+        # As they are now: what is run ahead teaches nothing.
+        self._speeds = {each: replace(scheduler.speeds.outlook[each]) for each in scheduler.domains}
         self._arrivals = arrivals
         self._overhead_s = overhead_s
         self._flights: dict[str, deque[tuple[float, float, InFlightStep]]] = {}
@@ -92,7 +94,7 @@ class _Clock:
             begin_s = started_s.get(domain.domain_id, now)
             flights = self._flights[domain.domain_id] = deque()
             for step in domain.in_flight.values():
-                end_s = max(begin_s + self._step_s(domain, step), now)
+                end_s = max(begin_s + self._step_s(domain, step, begin_s), now)
                 flights.append((begin_s, end_s, step))
                 begin_s = end_s + overhead_s
 
@@ -133,11 +135,11 @@ class _Clock:
             domain = self._scheduler.domains[domain_id]
             step = next(reversed(domain.in_flight.values()))
             begin_s = self._now + self._overhead_s
-            flights.append((begin_s, begin_s + self._step_s(domain, step), step))
+            flights.append((begin_s, begin_s + self._step_s(domain, step, begin_s), step))
 
-    def _step_s(self, domain: DomainState, step: InFlightStep) -> float:
-        self._scheduler.speeds.speak_for(domain.domain_id)
-        return self._scheduler.model.step_s(step.shape)
+    def _step_s(self, domain: DomainState, step: InFlightStep, begin_s: float) -> float:
+        speed, model = self._speeds[domain.domain_id], self._scheduler.speeds.model_of(domain.domain_id)
+        return speed.step_s(model, step.shape, begin_s - self._begun_s)
 
 
 def _result(scheduler: Scheduler, domain_id: str, step: InFlightStep, begin_s: float, end_s: float) -> StepResult:
