@@ -97,6 +97,14 @@ class SequenceTable:
         self.owners[row] = sequence
         return row
 
+    def lend(self, count: int) -> list[int]:
+        """Rows for sequences that nobody has objects of; to be released."""
+        while len(self._free) < count:
+            self._grow(len(self.owners))
+        rows = self._free[-count:]
+        del self._free[-count:]
+        return rows
+
     def release(self, row: int) -> None:
         """Nobody reads this row any more."""
         self.count_cells[row * COUNTS + SEQUENCE_ID] = NOBODY

@@ -12,7 +12,7 @@ from itertools import chain
 
 from superinfer.scheduler.columns import IntArray
 from superinfer.scheduler.sequence import SequenceState
-from superinfer.scheduler.waiting_line import NO_ROWS, WaitingLine
+from superinfer.scheduler.waiting_line import NO_ROWS, Entry, WaitingLine
 
 Key = Callable[[SequenceState], float]
 
@@ -37,11 +37,15 @@ class WaitingQueues:
 
     def push(self, sequence: SequenceState) -> None:
         """Add a waiting sequence under its contract."""
+        self.push_by(self._key(sequence), sequence)
+
+    def push_by(self, key: float, sequence: SequenceState) -> None:
+        """Add a waiting sequence that has its key already."""
         contract_id = sequence.request.contract_id
         if contract_id not in self._lines:
             self._lines[contract_id], self._lapsed[contract_id] = WaitingLine(), WaitingLine()
             self._blocks_wanted[contract_id] = 0
-        self._lines[contract_id].push(self._key(sequence), sequence)
+        self._lines[contract_id].push(key, sequence)
         self._blocks_wanted[contract_id] += self._blocks(sequence)
         self.count += 1
 
@@ -65,6 +69,14 @@ class WaitingQueues:
         """The key of the first that will lapse; infinite without any."""
         line = self._lines.get(contract_id)
         return math.inf if line is None else line.first_key()
+
+    def entries(self, contract_id: str) -> tuple[list[Entry], list[Entry]]:
+        """(key, id, sequence) of all that wait under a contract, hidden or not, in order: those that have not lapsed,
+        those that have.
+        """
+        if contract_id not in self._lines:
+            return [], []
+        return self._lines[contract_id].entries(), self._lapsed[contract_id].entries()
 
     def head(self, contract_id: str) -> SequenceState | None:
         """The first sequence of a contract, one that has not lapsed if there is any; or None."""

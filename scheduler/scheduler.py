@@ -9,7 +9,7 @@ to them runs earlier.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract, best_effort_contract
 from superinfer.contracts.errors import ContractConflictError
@@ -172,6 +172,30 @@ class Scheduler:
         self.accounts.refused(asked_id, contract, now)
         assert refused is not None
         return refused
+
+    def adopt(self, sequence: SequenceState, key: float) -> None:
+        """A request that was admitted, and may run, elsewhere, by these rules: it is this scheduler's from now on. One
+        that waits does so by `key`.
+        """
+        self.admission.admitted(sequence, sequence.arrival_s)
+        self._by_request[sequence.request.request_id] = sequence
+        self._by_sequence[sequence.sequence_id] = sequence
+        if sequence.status is Status.WAITING:
+            self.queues.push_by(key, sequence)
+
+    @property
+    def contracts(self) -> Mapping[str, SLOContract]:
+        """Every contract and every sub-task that requests may use, by id."""
+        return self._contracts.by_id
+
+    @property
+    def next_sequence_id(self) -> int:
+        """The id of the next sequence; ids are never used again, but some may be left out."""
+        return self._next_sequence_id
+
+    @next_sequence_id.setter
+    def next_sequence_id(self, sequence_id: int) -> None:
+        self._next_sequence_id = sequence_id
 
     def abort(self, request_id: str, now: float, reason: FinishReason = "abort") -> FinishOutput | None:
         """End a request now and free what it holds; None for an unknown id."""

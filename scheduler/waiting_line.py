@@ -6,6 +6,7 @@ import bisect
 import heapq
 import math
 from collections.abc import Iterator
+from operator import itemgetter
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from superinfer.scheduler.columns import IntArray
 from superinfer.scheduler.sequence import SequenceState
 
 NO_ROWS = np.empty(0, np.int64)
-_Entry = tuple[float, int, SequenceState]
+Entry = tuple[float, int, SequenceState]
 
 
 class WaitingLine:
@@ -24,9 +25,9 @@ class WaitingLine:
     __slots__ = ("_front", "_heap", "_members", "_rows")
 
     def __init__(self) -> None:
-        self._front: list[_Entry] = []
-        self._heap: list[_Entry] = []
-        self._members: dict[int, _Entry] = {}
+        self._front: list[Entry] = []
+        self._heap: list[Entry] = []
+        self._members: dict[int, Entry] = {}
         self._rows: IntArray | None = None
 
     def __len__(self) -> int:
@@ -35,6 +36,10 @@ class WaitingLine:
     def __iter__(self) -> Iterator[SequenceState]:
         """Every sequence, in no particular order."""
         return (sequence for _, _, sequence in self._members.values())
+
+    def entries(self) -> list[Entry]:
+        """(key, id, sequence) of all, in order."""
+        return sorted(self._members.values(), key=itemgetter(0, 1))
 
     def push(self, key: float, sequence: SequenceState) -> None:
         """Add a sequence; it is not in the line yet."""
@@ -88,7 +93,7 @@ class WaitingLine:
             self._rows = np.array([sequence.row for _, _, sequence in entries], np.int64)
         return self._rows
 
-    def _first(self, count: int) -> list[_Entry]:
+    def _first(self, count: int) -> list[Entry]:
         front, heap, members = self._front, self._heap, self._members
         while len(front) < count and len(front) < len(members):
             entry = heapq.heappop(heap)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from superinfer.executor.simulated import SimulatedDevice
 from superinfer.executor.simulation.fates import Fates
 from superinfer.executor.simulation.faults import DomainFault, FaultRecord
+from superinfer.executor.simulation.feed import Feed
 from superinfer.profiler.drift import Drift
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec
@@ -111,6 +112,9 @@ class EventLoop:
         self.dead: set[str] = set()
         self.deaths = dict.fromkeys(hardware.specs, 0)
         self.devices = {domain_id: hardware.device(domain_id, 0) for domain_id in hardware.specs}
+        self.feed = Feed(iter(()))
+        self.arrived = 0
+        self._on_progress: Callable[[int, float], None] = lambda done, now: None
         self._order = itertools.count()
         self.events: list[tuple[float, int, Event]] = []
 
@@ -120,21 +124,17 @@ class EventLoop:
 
     def run(self, arrivals: Iterator[Request], on_progress: Callable[[int, float], None]) -> None:
         """Until nothing is due any more. An arrival goes before what is due at the same time."""
-        request = next(arrivals, None)
-        arrived = 0
-        events = self.events
+        self.feed, self._on_progress = Feed(arrivals), on_progress
+        feed, events = self.feed, self.events
         while True:
-            arrival_s = math.inf if request is None else request.arrival_s
-            self.work(min(arrival_s, events[0][0] if events else math.inf))
-            if request is not None and (not events or arrival_s <= events[0][0]):
-                if arrival_s < self.now:
-                    raise ValueError(f"request {request.request_id} arrives at {arrival_s}, before {self.now}")
-                self.now = arrival_s
-                self.arrive(request)
-                arrived += 1
-                if arrived % PROGRESS_EVERY == 0:
-                    on_progress(arrived, self.now)
-                request = next(arrivals, None)
+            self.work(events[0][0] if events else math.inf)
+            request = feed.peek()
+            if request is not None and (not events or request.arrival_s <= events[0][0]):
+                if request.arrival_s < self.now:
+                    raise ValueError(f"request {request.request_id} arrives at {request.arrival_s}, before {self.now}")
+                self.now = request.arrival_s
+                self.arrive(feed.pop())
+                self.have_arrived(1)
             elif events:
                 self.now, _, event = heapq.heappop(events)
                 self.handle(event)
@@ -142,8 +142,16 @@ class EventLoop:
                 break
         self.fates.left_open(self.scheduler.open_sequences)
 
-    def work(self, horizon_s: float) -> None:
-        """Let the domains do what they can before the next event is due, at the horizon; infinite where none is."""
+    def have_arrived(self, requests: int) -> None:
+        """So many more have arrived, the last of them now; not more than PROGRESS_EVERY at once."""
+        before, self.arrived = self.arrived, self.arrived + requests
+        if self.arrived // PROGRESS_EVERY > before // PROGRESS_EVERY:
+            self._on_progress(self.arrived, self.now)
+
+    def work(self, due_s: float) -> None:
+        """Let the domains do what they can before the next request arrives, or something is due at `due_s` (infinite
+        where nothing is).
+        """
         raise NotImplementedError
 
     def arrive(self, request: Request) -> None:

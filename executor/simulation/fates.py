@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from superinfer.scheduler.outputs import FinishOutput, StageTimes
@@ -114,6 +114,29 @@ class Fates:
         self.domain_ids.append(())
         self._rows[request.request_id] = row
 
+    def arrived_together(self, requests: Sequence[Request]) -> None:
+        """As `arrived` of each in turn."""
+        count, row = len(requests), len(self.request_ids)
+        ids = [request.request_id for request in requests]
+        self.request_ids += ids
+        self.contract_ids += [request.contract_id for request in requests]
+        self.arrival_s.extend([request.arrival_s for request in requests])
+        self.prompt_tokens.extend([len(request.prompt_token_ids) for request in requests])
+        self.max_tokens.extend([request.sampling.max_tokens for request in requests])
+        self.output_tokens.extend([0] * count)
+        for column in (self.first_token_s, self.last_token_s, self.finished_s):
+            column.extend([math.nan] * count)
+        for column in (self.longest_gap_s, *self.stages):
+            column.extend([0.0] * count)
+        self.reasons += [None] * count
+        self.met += [None] * count
+        self.domain_ids += [()] * count
+        self._rows.update(zip(ids, range(row, row + count), strict=True))
+
+    def is_open(self, request_id: str) -> bool:
+        """Whether a request of this id has arrived and not ended."""
+        return request_id in self._rows
+
     def refused(self, request_id: str, refusal: str) -> None:
         """The request was not admitted."""
         self.refusals[self._rows.pop(request_id)] = refusal
@@ -133,6 +156,27 @@ class Fates:
             column[row] = getattr(finish.stages, name)
         if finish.error is not None:
             self.errors[row] = finish.error
+
+    def completed(
+        self,
+        rows: list[int],
+        domain_ids: list[str],
+        met: list[bool | None],
+        output_tokens: list[int],
+        times_s: Mapping[str, list[float]],
+    ) -> None:
+        """These requests ended with all their tokens, each on the one domain that it ran on. `times_s` has a column for
+        each attribute of this object of that name, and each stage's.
+        """
+        columns = {name: getattr(self, name) for name in times_s if name not in STAGES}
+        columns |= {name: column for name, column in zip(STAGES, self.stages, strict=True) if name in times_s}
+        for name, column in columns.items():
+            for row, time_s in zip(rows, times_s[name], strict=True):
+                column[row] = time_s
+        for row, domain_id, its_met, tokens in zip(rows, domain_ids, met, output_tokens, strict=True):
+            del self._rows[self.request_ids[row]]
+            self.reasons[row], self.met[row], self.output_tokens[row] = "length", its_met, tokens
+            self.domain_ids[row] = self._shared_domains.setdefault((domain_id,), (domain_id,))
 
     def left_open(self, sequences: Iterable[SequenceState]) -> None:
         """How far those came that have not ended when the run does."""

@@ -23,7 +23,9 @@ from superinfer.executor.simulation.events import (
 )
 from superinfer.executor.simulation.fleet_ground import FleetGround
 from superinfer.executor.simulation.fleet_loop import advance
+from superinfer.executor.simulation.light_requests import LightRequests
 from superinfer.profiler.latency_model import StepShape
+from superinfer.scheduler.columns import BLOCKS
 from superinfer.scheduler.config import DomainSpec
 from superinfer.scheduler.domain import Batch, InFlightStep
 from superinfer.scheduler.policies.slack import SlackPolicy
@@ -47,13 +49,16 @@ class FleetLoop(EventLoop):
         self._ids = list(hardware.specs)
         self._ground = FleetGround(scheduler, self._ids, hardware.overhead_s)
         self._asked: dict[str, InFlightStep] = {}
+        self._light = LightRequests(self, self._ground, self._ids)
 
-    def work(self, horizon_s: float) -> None:
-        """Run the compiled loop until the next event is due."""
-        ground = self._ground
+    def work(self, due_s: float) -> None:
+        """Run the compiled loop until the next arrival that it cannot take in, or what is due."""
+        ground, light = self._ground, self._light
         ground.clock[of.NOW] = self.now
         ground.look()
+        light.begin()
         while True:
+            horizon_s = min(self.feed.next_s, due_s)
             reason = advance(ground.fleet, ground.step, horizon_s)
             self.now = float(ground.clock[of.NOW])
             self._tell_entries()
@@ -61,7 +66,11 @@ class FleetLoop(EventLoop):
             if reason == of.AT_HORIZON:
                 break
             if reason == of.MUST_PLAN:
+                if light.is_on:
+                    self._end_light(has_planned=True)
                 self._plan(number)
+            elif reason == of.NEEDS_ARRIVALS:
+                light.refill()
             elif reason == of.HAS_ENDED:
                 self._end(number)
             elif reason == of.NEEDS_NOISE:
@@ -71,13 +80,24 @@ class FleetLoop(EventLoop):
                 ground.show_waiting(self.now)
             else:
                 self._tell_all()
+                if light.is_on:
+                    light.make_room()
+        if light.is_on:
+            self._end_light(has_planned=False)
         if horizon_s == math.inf:
             self._tell_all()
+
+    def _end_light(self, *, has_planned: bool) -> None:
+        """The scheduler's objects are needed of all requests."""
+        self._tell_all()
+        self._light.end(has_planned=has_planned)
+        self._ground.show_waiting(self.now)
 
     def arrive(self, request: Request) -> None:
         """A request comes now."""
         admitted = self.scheduler.queues.count
         super().arrive(request)
+        self._light.arrived()
         if self.scheduler.queues.count > admitted:
             self._ground.show_arrival(request.contract_id, self.now)
             self._ground.show_waiting(self.now)
@@ -137,8 +157,13 @@ class FleetLoop(EventLoop):
         ground, scheduler = self._ground, self.scheduler
         self._tell(number)
         ended = ground.fleet.ended[: ground.shared[of.ENDED]]
+        blocks, its = int(scheduler.table.counts[ended, BLOCKS].sum()), ground.fleet.domains[number]
+        free = int(its[of.FREE]) + blocks
         self.note(scheduler.completed(scheduler.table.sequences(ended), self.now))
         ground.show_ends(number)
+        if self._light.is_on:
+            # Its pool does not know of those blocks that are held by requests without objects.
+            its[of.FREE], its[of.HAS_FINISHED] = free, 1
 
     def _tell_entries(self) -> None:
         """Who has entered, and who has had a first token, since the scheduler was last told."""

@@ -9,7 +9,8 @@ import numpy as np
 from superinfer.executor.simulated import NOISE_DRAWN
 from superinfer.executor.simulation import fleet_state as of
 from superinfer.executor.simulation.fleet_state import empty_fleet
-from superinfer.scheduler.columns import IntArray
+from superinfer.executor.simulation.light_state import empty_light
+from superinfer.scheduler.columns import FloatArray, IntArray
 from superinfer.scheduler.domain import DomainState, InFlightStep
 from superinfer.scheduler.policies import step_state as at
 from superinfer.scheduler.policies.base import Policy
@@ -35,7 +36,9 @@ def kind_of(policy: Policy) -> int:
 
 
 class FleetGround:
-    """The tables, `fleet` and `step`; `shared` and `clock` are parts of the first."""
+    """The tables, `fleet` and `step`; `shared` and `clock` are parts of the first. `rows` says where a contract's load
+    is.
+    """
 
     def __init__(self, scheduler: Scheduler, domain_ids: list[str], overhead_s: float) -> None:
         config, table = scheduler.config, scheduler.table
@@ -47,6 +50,7 @@ class FleetGround:
             NOISE_DRAWN,
             scheduler.speeds.table,
             table.stamps,
+            empty_light((len(domain_ids) + 1) * (config.max_step_tokens + 1)),
         )
         self.shared, self.clock = self.fleet.shared, self.fleet.clock
         shared, clock = self.shared, self.clock
@@ -57,7 +61,7 @@ class FleetGround:
         clock[of.OVERHEAD_S], clock[of.GAIN], clock[of.LAPSES_S] = overhead_s, scheduler.model.correction_gain, math.inf
         policy, self._most, self._decay = self._policy, 0, np.zeros((1, 4), np.float64)
         self._keeps_order = False
-        self._rows: dict[str, int] = {}
+        self.rows: dict[str, int] = {}
         if isinstance(policy, SlackPolicy):
             self._most = policy.planner.loose_limit(config.max_running)
             self._decay = decay_columns(policy.decay)
@@ -78,10 +82,14 @@ class FleetGround:
         self.step = self._step()
 
     def look(self) -> None:
-        """Something has happened: domains may plan. The tables may have been replaced meanwhile."""
+        """Something has happened: domains may plan."""
         self.shared[of.PHASE] = of.LOOK
+        self.shared[of.IS_WATCHED] = self.scheduler.has_suspects
+        self.refresh()
+
+    def refresh(self) -> None:
+        """The scheduler's tables may have been replaced."""
         scheduler = self.scheduler
-        self.shared[of.IS_WATCHED] = scheduler.has_suspects
         if self.step.counts is not scheduler.table.counts or self.fleet.speeds is not scheduler.speeds.table:
             self.fleet = self.fleet._replace(speeds=scheduler.speeds.table)
             self.step = self._step()
@@ -140,11 +148,19 @@ class FleetGround:
             parts.append(queues.first_lapsed_rows(contract_id, self._most))
             self.clock[of.LAPSES_S] = min(self.clock[of.LAPSES_S], queues.lapses_s(contract_id))
         shown = sum(map(len, parts))
+        self.have_shown(shown)
+        self.fleet.waiting[:shown] = np.concatenate(parts)
+        shared[of.SHOWN] = shown
+
+    def have_shown(self, shown: int) -> None:
+        """Have room to show so many that wait."""
         if shown > len(self.fleet.waiting):
             self._make_room(2 * shown)
             self.step = self._step()
-        self.fleet.waiting[:shown] = np.concatenate(parts)
-        shared[of.SHOWN] = shown
+
+    def replace_light(self, **arrays: IntArray | FloatArray) -> None:
+        """Other arrays for the requests that are the loop's alone."""
+        self.fleet = self.fleet._replace(light=self.fleet.light._replace(**arrays))  # type: ignore[arg-type]
 
     def show_arrival(self, contract_id: str, now: float) -> None:
         """A request of this contract has come: what it has been asking for is another now."""
@@ -152,26 +168,26 @@ class FleetGround:
         if not isinstance(policy, SlackPolicy):
             return
         classes = policy.classes
-        row = self._rows.get(contract_id, -1)
+        row = self.rows.get(contract_id, -1)
         if self.step.level_column is not classes.level_column or row < 0:
-            self._show_classes(policy, now)
+            self.show_classes(policy, now)
             return
         load, end = classes.loads[contract_id], int(fleet.spans[row, 1])
         fleet.loads[row, of.DEVICE_S], fleet.loads[row, of.INITIAL_SLACK_S] = load.device_s, load.initial_slack_s
         if end == fleet.arrivals.shape[1]:
-            self._show_classes(policy, now)
+            self.show_classes(policy, now)
             return
         fleet.arrivals[row, end] = now
         fleet.spans[row, 1] = end + 1
 
-    def _show_classes(self, policy: SlackPolicy, now: float) -> None:
+    def show_classes(self, policy: SlackPolicy, now: float) -> None:
         """All classes, and what each contract has been asking for, with room for as many arrivals again."""
         classes = policy.classes
         recent = [load.rate.recent(now) for load in classes.loads.values()]
         arrivals = np.zeros((len(recent), 64 + 2 * max(map(len, recent))), np.float64)
         spans, loads = np.zeros((len(recent), 2), np.int64), np.zeros((len(recent), of.LOADS), np.float64)
         for row, (contract_id, load) in enumerate(classes.loads.items()):
-            self._rows[contract_id] = row
+            self.rows[contract_id] = row
             rate, spans[row, 1] = load.rate, len(recent[row])
             arrivals[row, : len(recent[row])] = recent[row]
             level = classes.levels[contract_id]

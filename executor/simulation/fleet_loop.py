@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 from superinfer.executor.simulation import fleet_state as of
+from superinfer.executor.simulation import light_state as li
 from superinfer.executor.simulation.fleet_plan import plan_budget, plan_slack
 from superinfer.executor.simulation.fleet_state import Fleet
 from superinfer.executor.simulation.fleet_steps import land, take_off
+from superinfer.executor.simulation.light_kernels import arrive, has_room, next_arrival_s, show_waiting
 from superinfer.scheduler.kernels import compiled, part
 from superinfer.scheduler.policies.step_state import Step
 
@@ -18,13 +20,15 @@ def advance(fleet: Fleet, ground: Step, horizon_s: float) -> int:
     is due here at the same time.
 
     Domains plan once everything that is due at a moment has happened, in their order, those again that had nothing to
-    do at the last.
+    do at the last. A request that comes goes before all else that is due at the same time.
     """
-    shared, clock, domains = fleet.shared, fleet.clock, fleet.domains
+    shared, clock, domains, cells = fleet.shared, fleet.clock, fleet.domains, fleet.light.cells
     while True:
         following, end_s = first_to_end(fleet)
+        arrival_s = next_arrival_s(fleet.light)
+        until_s = min(arrival_s, horizon_s)
         if shared[of.PHASE] == of.LOOK:
-            shared[of.PHASE] = of.PLANNING if min(end_s, horizon_s) > clock[of.NOW] else of.RUN_ON
+            shared[of.PHASE] = of.PLANNING if min(end_s, until_s) > clock[of.NOW] else of.RUN_ON
             shared[of.FROM] = 0
         if shared[of.PHASE] == of.PLANNING:
             while shared[of.FROM] < len(domains):
@@ -36,8 +40,17 @@ def advance(fleet: Fleet, ground: Step, horizon_s: float) -> int:
                 shared[of.FROM] += 1
             shared[of.PHASE] = of.RUN_ON
             continue
-        if end_s >= horizon_s or end_s == math.inf:
-            return of.AT_HORIZON
+        if end_s >= until_s or end_s == math.inf:
+            if arrival_s > horizon_s or arrival_s == math.inf:
+                return of.AT_HORIZON
+            if not has_room(fleet):
+                return of.NEEDS_ROOM
+            clock[of.NOW] = arrival_s
+            arrive(fleet, ground)
+            shared[of.PHASE] = of.LOOK
+            if cells[li.ARRIVED] == cells[li.PENDING]:
+                return of.NEEDS_ARRIVALS
+            continue
         clock[of.NOW] = end_s
         land(fleet, following, ground.counts, ground.times, ground.constants, ground.points)
         shared[of.PHASE] = of.LOOK
@@ -77,7 +90,8 @@ def plan_next(fleet: Fleet, ground: Step, number: int) -> int:
         return of.AT_HORIZON
     if its[of.NOISE_USED] == fleet.noise.shape[1]:
         return of.NEEDS_NOISE
-    if its[of.GROWN] >= of.NEWS or shared[of.BEGUN] >= of.NEWS or shared[of.ENTERED] >= of.NEWS:
+    is_full = its[of.GROWN] >= of.NEWS or shared[of.BEGUN] >= of.NEWS or shared[of.ENTERED] >= of.NEWS
+    if is_full or fleet.light.cells[li.LOGGED] >= li.LOG:
         return of.NEEDS_ROOM
     is_asked = its[of.MODE] == of.ASKS or shared[of.KIND] == of.OTHER_KIND or its[of.SPEED_ROW] < 0
     if is_asked or its[of.HAS_ROTATED] or (shared[of.HAS_MAP] and shared[of.WAITING]):
@@ -88,7 +102,9 @@ def plan_next(fleet: Fleet, ground: Step, number: int) -> int:
         return of.AT_HORIZON
     if shared[of.KIND] == of.SLACK_KIND:
         if shared[of.IS_STALE] or fleet.clock[of.NOW] >= fleet.clock[of.LAPSES_S]:
-            return of.NEEDS_WAITING
+            if not fleet.light.cells[li.IS_LIGHT]:
+                return of.NEEDS_WAITING
+            show_waiting(fleet, ground.times)
         is_planned = plan_slack(fleet, ground, number)
     else:
         is_planned = plan_budget(fleet, ground, number)

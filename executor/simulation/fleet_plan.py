@@ -7,7 +7,9 @@ from __future__ import annotations
 import math
 
 from superinfer.executor.simulation import fleet_state as of
+from superinfer.executor.simulation import light_state as li
 from superinfer.executor.simulation.fleet_state import Fleet
+from superinfer.executor.simulation.light_kernels import enter, known_growing
 from superinfer.profiler.latency_model import FEW_PROMPT_TOKENS, MANY_PROMPT_TOKENS
 from superinfer.scheduler.columns import (
     BLOCKS,
@@ -73,7 +75,7 @@ def plan_slack(fleet: Fleet, ground: Step, number: int) -> bool:
         return False
     if state[at.TOKENS] == 0:
         return False
-    keep(fleet, ground, number, entered)
+    keep(fleet, ground, number, before, entered)
     its[of.IS_SERVED] = 1
     return True
 
@@ -120,7 +122,7 @@ def plan_budget(fleet: Fleet, ground: Step, number: int) -> bool:
     if state[at.TOKENS] == 0 or is_short or (may_enter and shared[of.LEAST_BLOCKS] <= state[at.FREE]):
         undo(fleet, step, number, before, entered)
         return False
-    keep(fleet, ground, number, entered)
+    keep(fleet, ground, number, before, entered)
     return True
 
 
@@ -191,7 +193,7 @@ def undo(fleet: Fleet, step: Step, number: int, grown: int, entered: int) -> Non
 
 
 @part
-def keep(fleet: Fleet, ground: Step, number: int, entered: int) -> None:
+def keep(fleet: Fleet, ground: Step, number: int, grown: int, entered: int) -> None:
     """The step is complete: the domain has what it holds, and who entered waits no more."""
     its, state, shared = fleet.domains[number], ground.state, fleet.shared
     its[of.TOKENS], its[of.DECODES], its[of.CONTEXT] = state[at.TOKENS], state[at.DECODES], state[at.CONTEXT]
@@ -200,6 +202,9 @@ def keep(fleet: Fleet, ground: Step, number: int, entered: int) -> None:
     its[of.FREE], its[of.RUNS] = state[at.FREE], state[at.RUNS]
     its[of.HAS_FINISHED] = 0
     went = shared[of.ENTERED] - entered
+    if fleet.light.cells[li.IS_LIGHT]:
+        known_growing(fleet, number, grown)
+        enter(fleet, ground.counts, number, entered)
     if not went:
         return
     kept = 0

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from superinfer.executor.simulation.light_state import Light
 from superinfer.scheduler.columns import FloatArray, IntArray
 
 (
@@ -97,10 +98,10 @@ SLACK_KIND, BUDGET_KIND, OTHER_KIND = range(3)
 LOOK, PLANNING, RUN_ON = range(3)
 """PHASE: something has happened at NOW; domains from FROM on plan; time goes on."""
 
-AT_HORIZON, MUST_PLAN, HAS_ENDED, NEEDS_NOISE, NEEDS_WAITING, NEEDS_ROOM = range(6)
+AT_HORIZON, MUST_PLAN, HAS_ENDED, NEEDS_NOISE, NEEDS_WAITING, NEEDS_ROOM, NEEDS_ARRIVALS = range(7)
 """Why the loop returned: what is due first is not in the fleet; the scheduler has to plan DOMAIN; a step of it has
 ended with which sequences end, or there is somebody to be told; it has no noise left; `waiting` has to be filled
-anew; the lists of what the scheduler does not know yet are full."""
+anew; a list is full; the last request that was handed to the loop has arrived."""
 
 NEWS = 4096
 """Room for what the scheduler does not know yet."""
@@ -137,10 +138,11 @@ class Fleet(NamedTuple):
     entered: IntArray
     entered_s: FloatArray
     stamps: IntArray
+    light: Light
 
 
 def empty_fleet(
-    domains: int, max_running: int, max_step_tokens: int, noise: int, speeds: FloatArray, stamps: IntArray
+    domains: int, max_running: int, max_step_tokens: int, noise: int, speeds: FloatArray, stamps: IntArray, light: Light
 ) -> Fleet:
     """A fleet of so many domains, none of which serves yet; nobody waits."""
     room = max_step_tokens + 1
@@ -173,4 +175,5 @@ def empty_fleet(
         entered=ints(NEWS + room, 2),
         entered_s=floats(NEWS + room),
         stamps=stamps,
+        light=light,
     )

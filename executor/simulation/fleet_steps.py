@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from superinfer.executor.simulation import fleet_state as of
+from superinfer.executor.simulation import light_state as li
 from superinfer.executor.simulation.fleet_state import Fleet
+from superinfer.executor.simulation.light_kernels import end, is_light
 from superinfer.profiler.latency_model import UPPER_GAIN, UPPER_QUANTILE
 from superinfer.scheduler.columns import (
     COMMITTED,
@@ -103,6 +105,22 @@ def land(
     if shared[of.ENDED]:
         its[of.RUNS] = remaining(fleet.members[number], its[of.RUNS], counts)
         remaining(fleet.ordered[number], its[of.RUNS] + shared[of.ENDED], counts)
+        if fleet.light.cells[li.IS_LIGHT]:
+            shared[of.ENDED] = known_ended(fleet, counts, times)
+
+
+@part
+def known_ended(fleet: Fleet, counts: IntArray, times: FloatArray) -> int:
+    """Let those go of which the scheduler has no object; how many are left in `ended`."""
+    left = 0
+    for i in range(fleet.shared[of.ENDED]):
+        row = fleet.ended[i]
+        if is_light(fleet.light, row):
+            end(fleet, counts, times, row)
+        else:
+            fleet.ended[left] = row
+            left += 1
+    return left
 
 
 @part
@@ -128,8 +146,9 @@ def commit_row(fleet: Fleet, counts: IntArray, times: FloatArray, row: int, now:
     times[row, LAST_TOKEN_S] = now
     if counts[row, STATUS] == RUNNING and not counts[row, IS_DECODING]:
         counts[row, IS_DECODING] = 1
-        fleet.begun[shared[of.BEGUN]], fleet.begun_s[shared[of.BEGUN]] = row, now
-        shared[of.BEGUN] += 1
+        if not is_light(fleet.light, row):
+            fleet.begun[shared[of.BEGUN]], fleet.begun_s[shared[of.BEGUN]] = row, now
+            shared[of.BEGUN] += 1
     if counts[row, COMMITTED] >= counts[row, MAX_TOKENS]:
         fleet.ended[shared[of.ENDED]] = row
         shared[of.ENDED] += 1

@@ -19,11 +19,11 @@ class StepLoop(EventLoop):
         self._idle = dict.fromkeys(hardware.specs)
         self._busy_until_s = dict.fromkeys(hardware.specs, 0.0)
 
-    def work(self, horizon_s: float) -> None:
+    def work(self, due_s: float) -> None:
         """A step for each domain that has none in flight and something to do. Where domains are unequal, what one
         leaves may be for another that has been asked before.
         """
-        if horizon_s <= self.now or not self._idle:
+        if min(self.feed.next_s, due_s) <= self.now or not self._idle:
             return
         while self._plan_each() and self.scheduler.placement is not None and self._idle:
             pass

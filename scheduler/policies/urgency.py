@@ -58,6 +58,19 @@ class UrgencyClasses:
         self._looked_at_s = math.nan
         return load.add_arrival(sequence, self._model, now)
 
+    def resume(self, contract_id: str, arrivals_s: list[float], device_s: float, initial_slack_s: float) -> None:
+        """Requests of a contract have come that were learnt from elsewhere; this is what its load is now."""
+        load = self._loads[contract_id]
+        for time_s in arrivals_s:
+            load.rate.add(time_s)
+        load.device_s, load.initial_slack_s = device_s, initial_slack_s
+        self._looked_at_s = math.nan
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The number of each contract, which its sequences hold."""
+        return self._numbers
+
     def forget(self, contract_id: str) -> None:
         """A contract whose requests come no more: nothing waits for it, and those in flight keep their class."""
         if self._loads.pop(contract_id, None) is not None:

@@ -16,6 +16,7 @@ from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.fault_map import HomeAndBackup
 from superinfer.scheduler.policies.slack import SlackPolicy
 from superinfer.scheduler.request import Request, SamplingParams
+from superinfer.scheduler.sequence import SequenceState
 
 MODEL = dataclasses.replace(SMALL, decode_context_s=1e-5)
 CONTRACTS = [
@@ -165,6 +166,57 @@ def test_so_does_a_crowd_larger_than_the_tables_were_made_for() -> None:
         run(offers, "slack", fast_forward=each, domains=2, kv_blocks=600, config=config) for each in (True, False)
     )
     assert_equal(fast, slow)
+
+
+def count_made(monkeypatch: pytest.MonkeyPatch, cls: type) -> list[int]:
+    """How many objects of a class have been made since, in a list of one."""
+    made = [0]
+    init = cls.__init__
+
+    def counting(self: object, *arguments: object, **options: object) -> None:
+        made[0] += 1
+        init(self, *arguments, **options)
+
+    monkeypatch.setattr(cls, "__init__", counting)
+    return made
+
+
+def test_requests_for_which_tables_suffice_have_no_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = ["tight", "loose", "free"]
+    offers = [(1.5 * number, kinds[number % 3], 20 + number % 50, 2 + number % 7) for number in range(600)]
+    slow = run(offers, "slack", fast_forward=False, domains=2)
+    made = count_made(monkeypatch, SequenceState)
+    fast = run(offers, "slack", fast_forward=True, domains=2)
+    assert_equal(fast, slow)
+    assert made[0] < 60
+
+
+def test_objects_are_made_of_requests_when_a_domain_dies_under_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = ["tight", "loose", "free"]
+    offers = [(0.7 * number, kinds[number % 3], 20 + number % 50, 2 + number % 30) for number in range(300)]
+    times_s = [11.03, 60.31, 97.7, 130.1, 170.9]
+    faults = [DomainFault(time_s, str(number % 2), restart_s=3.0) for number, time_s in enumerate(times_s)]
+    slow = run(offers, "slack", fast_forward=False, domains=2, faults=faults)
+    made = count_made(monkeypatch, SequenceState)
+    fast = run(offers, "slack", fast_forward=True, domains=2, faults=faults)
+    assert_equal(fast, slow)
+    assert [record.moved_requests for record in fast.faults] == [record.moved_requests for record in slow.faults]
+    assert sum(record.moved_requests for record in fast.faults) > 0
+    assert 0 < made[0] < 150
+
+
+def test_progress_is_told_at_the_same_times() -> None:
+    offers = [(0.5 * number, "free", 5, 1) for number in range(4100)]
+    told: dict[bool, list[tuple[int, float]]] = {True: [], False: []}
+    for fast_forward, calls in told.items():
+        run(
+            offers,
+            "slack",
+            fast_forward=fast_forward,
+            on_progress=lambda done, now, calls=calls: calls.append((done, now)),  # type: ignore[misc]
+        )
+    assert told[True] == told[False]
+    assert [done for done, _ in told[True]] == [2000, 4000]
 
 
 def test_a_long_decode_is_planned_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
