@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from superinfer.contracts.errors import UsageError
+from superinfer.results.calibration_plot import calibration_plot
 from superinfer.results.plots import plot_all
 from superinfer.results.report import render_report
 from superinfer.results.summary import PolicyRun
@@ -82,6 +83,9 @@ def _write_files(
                 line = {"policy": run.policy, **msgspec.structs.asdict(outcome)}
                 file.write(msgspec.json.encode(line) + b"\n")
     pictures = plot_all(runs, table_title(summary))
+    calibrations = [(run.policy, run.calibration) for run in runs if run.calibration is not None]
+    if calibrations:
+        pictures["calibration.png"] = calibration_plot(calibrations, table_title(summary))
     for name, png in pictures.items():
         (folder / name).write_bytes(png)
     (folder / "report.html").write_text(render_report(summary, pictures, config_text), encoding="utf-8")

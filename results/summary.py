@@ -10,6 +10,7 @@ import msgspec
 
 from superinfer.contracts.contract import SLOContract
 from superinfer.results.attainment import attainment, check_bounds, distribution, missed_by_stage
+from superinfer.results.calibration import Calibration, calibration_figures
 from superinfer.results.outcome import Outcome
 
 SCHEMA = "superinfer.bench/1"
@@ -20,7 +21,8 @@ class PolicyRun:
     """What one policy made of the load. `duration_s` runs from the start of the load to the last finish.
 
     `faults` are records of injected faults, each with at least `time_s`, `kind` and `domain_id`.
-    `interrupted` is set where the run ended early: the outcomes then cover the requests that were sent.
+    `interrupted` is set where the run ended early: the outcomes then cover the requests that were sent. `calibration`
+    says how well requests and steps were predicted, where a journal was kept.
     """
 
     policy: str
@@ -30,6 +32,7 @@ class PolicyRun:
     faults: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
 
 
 def summarize_contract(contract: SLOContract, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -76,6 +79,7 @@ def summarize_run(run: PolicyRun) -> dict[str, Any]:
         },
         "faults": run.faults,
         "interrupted": run.interrupted,
+        **({} if run.calibration is None else {"predictions": calibration_figures(run.calibration)}),
         **run.extra,
     }
 

@@ -86,7 +86,11 @@ def bench(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in --out.")] = False,
     journal: Annotated[
-        bool, typer.Option("--journal", help="Keep every call of each policy's scheduler in the run folder.")
+        bool,
+        typer.Option(
+            "--journal",
+            help="Keep each policy's scheduler calls in the run folder, and say how well requests were predicted.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json on stdout, nothing else.")] = False,
 ) -> None:
@@ -140,12 +144,17 @@ def _report(result: BenchResult, *, as_json: bool) -> None:
     else:
         from rich.console import Console
 
+        from superinfer.results.calibration import calibration_line
         from superinfer.results.table import render_table
 
         console = out if out.is_terminal else Console(width=WIDTH_IN_FILES)
         console.print(render_table(result.summary))
         for line in fault_lines(result):
             out.print(line, highlight=False, markup=False, soft_wrap=True)
+        for run in result.summary["runs"]:
+            if "predictions" in run:
+                line = calibration_line(run["policy"], run["predictions"])
+                out.print(line, highlight=False, markup=False, soft_wrap=True)
     err.print(f"run folder: {result.folder}", highlight=False, soft_wrap=True)
 
 

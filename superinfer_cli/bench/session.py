@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from superinfer.cli.bench.announce import announce, note_run
+from superinfer.cli.bench.calibration import calibrate_runs, journal_path
 from superinfer.cli.bench.options import BenchOptions
 from superinfer.cli.bench.plan import Plan, engine_config, make_plan, resolve_scenario
 from superinfer.cli.bench.run import run_policy
@@ -57,6 +58,8 @@ def run_bench(options: BenchOptions) -> BenchResult:
     )
     with tempfile.TemporaryDirectory() as kept:
         runs, engine_error = _run_policies(options, plan, Path(kept))
+        if options.journal:
+            calibrate_runs(runs, Path(kept))
         summary = _summary(options, plan, runs, engine_error)
         written = write_run_folder(
             folder, config=_config(options, plan), summary=summary, runs=runs, force=options.force
@@ -71,7 +74,7 @@ def _run_policies(options: BenchOptions, plan: Plan, journals: Path) -> tuple[li
     runs: list[PolicyRun] = []
     engine_error: str | None = None
     for policy in options.policies:
-        journal = journals / f"journal-{policy}.jsonl" if options.journal else None
+        journal = journal_path(journals, policy) if options.journal else None
         result = run_policy(engine_config(options, plan, policy, journal), plan.load)
         runs.append(result.run)
         note_run(result.run)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import heapq
 from pathlib import Path
 
+import msgspec
 import pytest
 from small_model import MODEL
 
+from superinfer.cli.bench.calibration import predictions_of
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.contracts.errors import UsageError
-from superinfer.executor.journal import Added, Begun, Entry, JournaledScheduler, begin, read_journal, repeat
+from superinfer.executor.journal import Added, Begun, Changed, Entry, JournaledScheduler, begin, read_journal, repeat
 from superinfer.executor.simulated import SimulatedDevice
 from superinfer.executor.simulation.forecast import Forecast, expected_arrivals, forecast
+from superinfer.executor.simulation.hindsight import predictions
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.outputs import FinishOutput
 from superinfer.scheduler.request import Request, SamplingParams
@@ -107,6 +110,39 @@ def _elapsed_s(path: Path, domain_id: str, calls: int, now: float) -> float:
     """How long the step in flight has been running."""
     times = [e.now for e in list(read_journal(path))[1 : calls + 1] if getattr(e, "domain_id", None) == domain_id]
     return now - times[-1] if times else 0.0
+
+
+def test_in_hindsight_every_request_was_predicted_where_steps_take_what_is_said_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    real = serve(path, "slack")
+    found = predictions_of(path)
+    assert found is not None
+    assert found.ended_by is None
+    assert {each.request_id for each in found.requests} == real.keys()
+    tokens = {request.request_id: request.sampling.max_tokens for request in requests()}
+    arrivals = {request.request_id: request.arrival_s for request in requests()}
+    for each in found.requests:
+        times = real[each.request_id]
+        assert each.ttft_s == pytest.approx(times.first_token_s - arrivals[each.request_id])
+        gaps = tokens[each.request_id] - 1
+        assert each.tpot_s == pytest.approx((times.last_token_s - times.first_token_s) / gaps)
+    assert {step.kind for step in found.steps} == {"decode", "prefill", "mixed"}
+    assert all(step.predicted_s == pytest.approx(step.took_s) for step in found.steps)
+
+
+def test_hindsight_asks_of_no_more_requests_than_it_is_told_and_ends_where_the_journal_does(tmp_path: Path) -> None:
+    serve(tmp_path / "whole", "fcfs")
+    lines = (tmp_path / "whole").read_bytes().splitlines(keepends=True)
+    (tmp_path / "short").write_bytes(b"".join(lines[:40]) + msgspec.json.encode(Changed("domain 0 died")) + b"\n")
+    found = predictions(tmp_path / "short", most=3)
+    assert 1 <= len(found.requests) <= 3
+    assert found.ended_by is not None
+    assert "domain 0 died" in found.ended_by
+
+
+def test_what_is_no_journal_has_no_predictions(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello")
+    assert predictions_of(tmp_path / "text") is None
 
 
 def test_without_the_rest_of_the_load_nothing_ends_later(tmp_path: Path) -> None:

@@ -98,3 +98,8 @@ def test_bench_on_the_real_model_compares_policies_on_the_same_requests(tmp_path
         assert {each.request_id for each in ended} == requests
         assert len(requests) >= 8
         assert not list(scheduler.open_sequences)
+    for run in summary["runs"]:
+        asked = run["predictions"]["contracts"]
+        assert sum(figures["ttft"]["count"] for figures in asked.values()) == 8
+        assert run["predictions"]["steps"]["count"] > 8
+    assert (out / "calibration.png").stat().st_size > 5000
