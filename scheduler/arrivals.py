@@ -48,6 +48,16 @@ class ArrivalRate:
         """When the first one was; NaN before."""
         return math.nan if self._first_s is None else self._first_s
 
+    @property
+    def oldest_s(self) -> float:
+        """When the oldest of those in the window was; infinite without any."""
+        return self._arrivals[self._begin] if self._begin < len(self._arrivals) else math.inf
+
+    @property
+    def count(self) -> int:
+        """How many are in the window that was last looked at, those that have come since included."""
+        return len(self._arrivals) - self._begin
+
     def recent(self, now: float) -> FloatArray:
         """When those in the window that ends now were, in order; a copy."""
         self._forget(now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from superinfer.scheduler.bandwidth import BandwidthGate, is_unreserved
 from superinfer.scheduler.step_builder import StepBuilder
 
@@ -25,5 +27,5 @@ def paced_s(builder: StepBuilder, gate: BandwidthGate) -> float:
     domain_id, now = builder.domain.domain_id, builder.now
     if not gate.is_reserved(domain_id, now):
         return 0.0
-    decodes = builder.table.sequences(builder.decode_rows)
+    decodes = builder.table.sequences(np.sort(builder.chosen_rows))
     return gate.paced_s(domain_id, [*decodes, *builder.prefills], builder.shape, builder.model, now)

@@ -74,13 +74,17 @@ class SequenceTable:
     """Rows are handed out and taken back; the tables double when they are full.
 
     `counts` and `times` are the tables, `count_cells` and `time_cells` flat views of them. `owners` is the sequence of
-    each row. All are replaced when the tables grow. `stamps` holds the last of `next_stamp`.
+    each row, `request_ids`, `outputs` and `block_lists` are theirs, for whoever would else have to go through hundreds
+    of sequences. All but the lists are replaced when the tables grow. `stamps` holds the last of `next_stamp`.
     """
 
     def __init__(self, rows: int = 64) -> None:
         self.counts: IntArray = np.zeros((0, COUNTS), np.int64)
         self.times: FloatArray = np.zeros((0, TIMES), np.float64)
         self.owners: list[SequenceState | None] = []
+        self.request_ids: list[str] = []
+        self.outputs: list[list[int]] = []
+        self.block_lists: list[list[int]] = []
         self._free: list[int] = []
         self.stamps: IntArray = np.zeros(1, np.int64)
         self._grow(rows)
@@ -95,6 +99,8 @@ class SequenceTable:
         self.time_cells[row * TIMES + FIRST_TOKEN_S] = self.time_cells[row * TIMES + LAST_TOKEN_S] = math.nan
         self.time_cells[row * TIMES + LONGEST_GAP_S] = 0.0
         self.owners[row] = sequence
+        self.request_ids[row] = sequence.request.request_id
+        self.outputs[row] = sequence.outputs
         return row
 
     def lend(self, count: int) -> list[int]:
@@ -109,6 +115,7 @@ class SequenceTable:
         """Nobody reads this row any more."""
         self.count_cells[row * COUNTS + SEQUENCE_ID] = NOBODY
         self.owners[row] = None
+        self.outputs[row] = self.block_lists[row] = []
         self._free.append(row)
 
     def next_stamp(self) -> int:
@@ -127,18 +134,22 @@ class SequenceTable:
         counts[old:, SEQUENCE_ID] = NOBODY
         self.counts, self.times = counts, times
         self.count_cells, self.time_cells = int_cells(counts), float_cells(times)
-        self.owners.extend([None] * more)
+        self.owners += [None] * more
+        self.request_ids += [""] * more
+        self.outputs += [[]] * more
+        self.block_lists += [[]] * more
         self._free.extend(range(old + more - 1, old - 1, -1))
 
 
 class LeftRow:
     """The figures of a sequence that has left its table: plain lists in the place of a table with one row."""
 
-    __slots__ = ("count_cells", "time_cells")
+    __slots__ = ("block_lists", "count_cells", "time_cells")
 
     def __init__(self, table: SequenceTable, row: int) -> None:
         self.count_cells: MutableSequence[int] = table.counts[row].tolist()
         self.time_cells: MutableSequence[float] = table.times[row].tolist()
+        self.block_lists: list[list[int]] = [table.block_lists[row]]
 
 
 class CountColumn:

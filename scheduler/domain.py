@@ -21,6 +21,7 @@ class Members(dict[int, SequenceState]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._row_of: dict[int, int] = {}
         self._rows: IntArray | None = None
         self._sequences: list[SequenceState] | None = None
         self._ordered: IntArray | None = None
@@ -37,7 +38,7 @@ class Members(dict[int, SequenceState]):
     def rows(self) -> IntArray:
         """The members' rows in order of entry; not to be written to."""
         if self._rows is None:
-            self._rows = np.array([sequence.row for sequence in self.values()], np.int64)
+            self._rows = np.fromiter(self._row_of.values(), np.int64, len(self))
         return self._rows
 
     @property
@@ -49,31 +50,37 @@ class Members(dict[int, SequenceState]):
 
     def __setitem__(self, sequence_id: int, sequence: SequenceState) -> None:
         self._change()
+        self._row_of[sequence_id] = sequence.row
         super().__setitem__(sequence_id, sequence)
 
     def __delitem__(self, sequence_id: int) -> None:
         self._change()
+        del self._row_of[sequence_id]
         super().__delitem__(sequence_id)
 
     def pop(self, sequence_id: int, *default: Any) -> Any:
         """As of a dict."""
         self._change()
+        self._row_of.pop(sequence_id, None)
         return super().pop(sequence_id, *default)
 
     def clear(self) -> None:
         """As of a dict."""
         self._change()
+        self._row_of.clear()
         super().clear()
 
     def _change(self) -> None:
         self._rows = self._ordered = self._sequences = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Batch:
-    """The sequences that decode in a step, in order; one batch serves all steps in which the same ones do.
+    """The sequences that decode in a step, by row: their order means nothing to a worker, and so the same sequences
+    make the same batch, which serves all steps in which they decode.
 
-    `ids` tells whether a row still belongs to the sequence it belonged to.
+    `ids` tells whether a row still belongs to the sequence it belonged to. `chosen` are the rows in the order in which
+    they were put into the last step, `chosen_ids` whose they were.
     """
 
     rows: IntArray
@@ -81,25 +88,27 @@ class Batch:
     sequence_ids: list[int]
     request_ids: list[str]
     outputs: list[list[int]]
+    chosen: IntArray
+    chosen_ids: IntArray
 
     @classmethod
     def of(cls, table: SequenceTable, rows: IntArray) -> Batch:
-        """The batch of the sequences in these rows."""
-        ids = table.counts[rows, SEQUENCE_ID]
-        sequences = table.sequences(rows)
-        return cls(
-            rows,
-            ids,
-            ids.tolist(),
-            [sequence.request.request_id for sequence in sequences],
-            [sequence.outputs for sequence in sequences],
-        )
+        """The batch of the sequences in these rows, in this order."""
+        ids, numbers = table.counts[rows, SEQUENCE_ID], rows.tolist()
+        request_ids, outputs = map(table.request_ids.__getitem__, numbers), map(table.outputs.__getitem__, numbers)
+        return cls(rows, ids, ids.tolist(), [*request_ids], [*outputs], rows, ids)
 
-    def is_of(self, table: SequenceTable, rows: IntArray) -> bool:
-        """Whether it is the batch of the sequences in these rows."""
-        if not len(rows):
-            return not self.sequence_ids
-        return are_owned(table.counts, rows, self.rows, self.ids)
+    def after(self, table: SequenceTable, chosen: IntArray) -> Batch:
+        """The batch of a step into which these rows were put, in any order; this one if it is of the same sequences."""
+        if len(chosen) == len(self.rows):
+            if not len(chosen) or are_owned(table.counts, chosen, self.chosen, self.chosen_ids):
+                return self
+            rows = np.sort(chosen)
+            if are_owned(table.counts, rows, self.rows, self.ids):
+                self.chosen, self.chosen_ids = chosen.copy(), table.counts[chosen, SEQUENCE_ID]
+                return self
+            return Batch.of(table, rows)
+        return Batch.of(table, np.sort(chosen))
 
 
 @dataclass(slots=True)

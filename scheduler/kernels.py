@@ -73,12 +73,6 @@ def part(function: Function) -> Function:
     return result
 
 
-def inlined(function: Function) -> Function:
-    """Compile into those that call it: for what is called for each row, since an array costs seven arguments."""
-    result: Function = njit(cache=True, error_model="numpy", inline="always")(function)
-    return result
-
-
 def model_columns(model: LatencyModel) -> tuple[Constants, FloatArray]:
     """A latency model's fitted constants, and its points as rows of (tokens, seconds)."""
     constants = (

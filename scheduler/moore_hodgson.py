@@ -53,27 +53,29 @@ def drop_longest(order: IntArray, time_left_s: FloatArray, work_s: FloatArray) -
     size = 0
     total = 0.0
     for job in order:
-        place = size
+        work, place = work_s[job], size
         size += 1
         while place:
-            parent = (place - 1) // 2
-            if not is_longer(work_s, job, heap[parent]):
+            parent = (place - 1) >> 1
+            above = heap[parent]
+            if not is_longer(work, work_s[above], job, above):
                 break
-            heap[place] = heap[parent]
+            heap[place] = above
             place = parent
         heap[place] = job
-        total += work_s[job]
+        total += work
         while size and total > time_left_s[job]:
             worst = heap[0]
             size -= 1
             last, place = heap[size], 0
             while 2 * place + 1 < size:
                 child = 2 * place + 1
-                if child + 1 < size and is_longer(work_s, heap[child + 1], heap[child]):
-                    child += 1
-                if not is_longer(work_s, heap[child], last):
+                one, other = heap[child], heap[min(child + 1, size - 1)]
+                if is_longer(work_s[other], work_s[one], other, one):
+                    child, one = child + 1, other
+                if not is_longer(work_s[one], work_s[last], one, last):
                     break
-                heap[place] = heap[child]
+                heap[place] = one
                 place = child
             heap[place] = last
             total -= work_s[worst]
@@ -84,6 +86,6 @@ def drop_longest(order: IntArray, time_left_s: FloatArray, work_s: FloatArray) -
 
 
 @compiled
-def is_longer(work_s: FloatArray, one: int, other: int) -> bool:
-    """Whether one job is dropped before another."""
-    return work_s[one] > work_s[other] or (work_s[one] == work_s[other] and one < other)
+def is_longer(work_s: float, other_s: float, job: int, other: int) -> bool:
+    """Whether a job is dropped before another."""
+    return work_s > other_s or (work_s == other_s and job < other)

@@ -16,7 +16,7 @@ the line of those that still do: each moves at most twice for each kind, however
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -138,6 +138,15 @@ class PlacedQueues(WaitingQueues):
     def first_lapsed_rows(self, contract_id: str, count: int) -> IntArray:
         """The rows of `first_lapsed`; not to be written to."""
         return _first_rows(self._seen_lines(contract_id, lapsed=True), count)
+
+    def front_rows(self, contract_ids: Iterable[str], now: float, count: int, lapsed: int) -> list[IntArray]:
+        """`lapse` each of these contracts, then `first_rows` of each and `first_lapsed_rows`, but for empty ones."""
+        parts: list[IntArray] = []
+        for contract_id in contract_ids:
+            self.lapse(contract_id, now)
+            parts += [line.first_rows(count) for line in self._seen_lines(contract_id)]
+            parts += [line.first_rows(lapsed) for line in self._seen_lines(contract_id, lapsed=True)]
+        return parts
 
     def contract_ids(self) -> list[str]:
         """Contracts that have somebody waiting who is seen."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from superinfer.scheduler.domain import Batch, DomainState, InFlightStep
+import numpy as np
+
+from superinfer.scheduler.domain import Batch, InFlightStep
 from superinfer.scheduler.step_builder import StepBuilder
 from superinfer.scheduler.steps import StepPlan
 
@@ -10,7 +12,8 @@ from superinfer.scheduler.steps import StepPlan
 def send_off(builder: StepBuilder, paced_s: float) -> StepPlan:
     """The plan of a complete step, which is in flight on its domain from now on; it takes at least `paced_s`."""
     domain = builder.domain
-    batch = domain.batch = _batch(domain, builder)
+    batch, table, chosen = domain.batch, builder.table, builder.chosen_rows
+    batch = domain.batch = Batch.of(table, np.sort(chosen)) if batch is None else batch.after(table, chosen)
     plan = StepPlan(
         domain_id=domain.domain_id,
         step_id=domain.next_step_id,
@@ -42,9 +45,3 @@ def send_off(builder: StepBuilder, paced_s: float) -> StepPlan:
         paced=paced_s > 0.0,
     )
     return plan
-
-
-def _batch(domain: DomainState, builder: StepBuilder) -> Batch:
-    """The last step's batch where the same sequences decode."""
-    batch, rows = domain.batch, builder.decode_rows
-    return batch if batch is not None and batch.is_of(builder.table, rows) else Batch.of(builder.table, rows)

@@ -7,7 +7,7 @@ the heads, so that a choice costs O(number of contracts), however many requests 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from superinfer.scheduler.columns import IntArray
@@ -119,6 +119,25 @@ class WaitingQueues:
         """The rows of `first_lapsed`; not to be written to."""
         line = self._visible(self._lapsed, contract_id)
         return NO_ROWS if line is None else line.first_rows(count)
+
+    def front_rows(self, contract_ids: Iterable[str], now: float, count: int, lapsed: int) -> list[IntArray]:
+        """`lapse` each of these contracts, then `first_rows` of each and `first_lapsed_rows`, but for empty ones; the
+        same arrays as long as nobody comes to or leaves the front. Not to be written to.
+        """
+        parts: list[IntArray] = []
+        for contract_id in contract_ids:
+            line = self._lines.get(contract_id)
+            if line is None:
+                continue
+            if line.first_key() <= now:
+                self.lapse(contract_id, now)
+            if contract_id in self.hidden:
+                continue
+            if line:
+                parts.append(line.first_rows(count))
+            if line := self._lapsed[contract_id]:
+                parts.append(line.first_rows(lapsed))
+        return parts
 
     def contract_ids(self) -> list[str]:
         """Contracts that have somebody waiting."""

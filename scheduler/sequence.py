@@ -40,7 +40,6 @@ class SequenceState:
     """
 
     __slots__ = (
-        "_blocks",
         "_host_blocks",
         "block_names",
         "cached_tokens",
@@ -86,9 +85,9 @@ class SequenceState:
         self.contract = contract
         table = table or SequenceTable(1)
         self.table: SequenceTable | LeftRow = table
+        self.outputs: list[int] = []
         self.row = table.acquire(self)
         self.domain: DomainState | None = None
-        self.outputs: list[int] = []
         self.domain_ids: list[str] = []
         self.domain_deaths = 0
         self.is_isolated = False
@@ -102,7 +101,7 @@ class SequenceState:
         self.stages = StageTimes()
         self.stage = "queue"
         self.stage_since_s = request.arrival_s
-        self._blocks: list[int] = []
+        table.block_lists[self.row] = []
         self._host_blocks: list[int] = []
         counts, times = self.table.count_cells, self.table.time_cells
         base = self.row * columns.COUNTS
@@ -153,17 +152,18 @@ class SequenceState:
     @property
     def blocks(self) -> list[int]:
         """Device blocks in the order of the tokens; `add_blocks` appends."""
-        return self._blocks
+        return self.table.block_lists[self.row]
 
     @blocks.setter
     def blocks(self, blocks: list[int]) -> None:
-        self._blocks = blocks
+        self.table.block_lists[self.row] = blocks
         self.table.count_cells[self.row * columns.COUNTS + columns.BLOCKS] = len(blocks)
 
     def add_blocks(self, blocks: list[int]) -> None:
         """Append to the block table."""
-        self._blocks.extend(blocks)
-        self.table.count_cells[self.row * columns.COUNTS + columns.BLOCKS] = len(self._blocks)
+        own = self.table.block_lists[self.row]
+        own.extend(blocks)
+        self.table.count_cells[self.row * columns.COUNTS + columns.BLOCKS] = len(own)
 
     @property
     def host_blocks(self) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from superinfer.profiler.latency_model import StepShape
 from superinfer.scheduler.bandwidth import BandwidthGate
-from superinfer.scheduler.columns import RUNNING, STATUS, IntArray
+from superinfer.scheduler.columns import RUNNING, SEQUENCE_ID, STATUS, IntArray
 from superinfer.scheduler.domain import DomainState
 from superinfer.scheduler.kernels import (
     STOP_CROWDED,
@@ -50,13 +50,9 @@ class StepBuilder(StepMemory):
         return self.shape.decodes + len(self.chunks)
 
     @property
-    def decode_rows(self) -> IntArray:
-        """The rows of the sequences that decode, ascending: their order means nothing to a worker, and so the same
-        sequences make the same batch.
-        """
-        rows = self.ground.chosen[: self.shape.decodes].copy()
-        rows.sort()
-        return rows
+    def chosen_rows(self) -> IntArray:
+        """The rows of the sequences that decode, in the order in which they were put in; until the next step."""
+        return self.ground.chosen[: self.shape.decodes]
 
     @property
     def tokens_left(self) -> int:
@@ -216,10 +212,10 @@ class StepBuilder(StepMemory):
             return
         blocks = self.domain.device_blocks.take(count)
         assert blocks is not None
-        growing = self.table.sequences(self.ground.growing[:count])
-        for sequence, block in zip(growing, blocks, strict=True):
-            sequence.blocks.append(block)
-            self.decode_blocks.append((sequence.sequence_id, block))
+        growing, table = self.ground.growing[:count], self.table
+        for own, block in zip(map(table.block_lists.__getitem__, growing.tolist()), blocks, strict=True):
+            own.append(block)
+        self.decode_blocks += zip(table.counts[growing, SEQUENCE_ID].tolist(), blocks, strict=True)
 
     def prefill(self, sequence: SequenceState, count: int) -> int:
         """Prefill up to `count` tokens of a waiting or running sequence; returns how many went in."""

@@ -88,10 +88,10 @@ class WaitingLine:
 
     def first_rows(self, count: int) -> IntArray:
         """The rows of `first`; not to be written to."""
-        entries = self._first(count)
-        if self._rows is None or len(self._rows) != len(entries):
-            self._rows = np.array([sequence.row for _, _, sequence in entries], np.int64)
-        return self._rows
+        rows, members = self._rows, len(self._members)
+        if rows is None or len(rows) != (count if count < members else members):
+            rows = self._rows = np.array([sequence.row for _, _, sequence in self._first(count)], np.int64)
+        return rows
 
     def _first(self, count: int) -> list[Entry]:
         front, heap, members = self._front, self._heap, self._members

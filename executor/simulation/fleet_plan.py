@@ -243,7 +243,7 @@ def settle(fleet: Fleet, ground: Step, number: int) -> None:
 
 @part
 def take_shares(fleet: Fleet, levels: FloatArray, now: float) -> None:
-    """What arrivals have been taking of the device, class by class: as UrgencyClasses.at and SlackStep._settle."""
+    """What arrivals have been taking of the device, class by class: as UrgencyClasses.settle."""
     clock, loads, spans = fleet.clock, fleet.loads, fleet.spans
     for level in range(len(levels)):
         levels[level, at.RESERVE_SHARE] = 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from superinfer.executor.simulation import fleet_state as of
 from superinfer.executor.simulation import light_state as li
 from superinfer.executor.simulation.fleet_state import Fleet
@@ -31,7 +33,7 @@ from superinfer.scheduler.columns import (
 )
 from superinfer.scheduler.kernels import part
 from superinfer.scheduler.policies.slack import BEST_EFFORT_DEADLINE_S
-from superinfer.scheduler.policies.slack_kernels import milestone_slacks_s, one_token_s, outputs_left, time_to_zero_ms
+from superinfer.scheduler.policies.slack_kernels import find_slacks, outputs_left, time_to_zero_ms
 from superinfer.scheduler.policies.step_state import Step
 
 
@@ -97,11 +99,9 @@ def learn_load(fleet: Fleet, ground: Step, row: int, contract: int) -> float:
     decode_s = correction * light.figures[li.DECODE_RISE_S]
     left = outputs_left(ground.counts, row)
     device_s = ground.counts[row, PREFILL_TARGET] * prompt_token_s + left * decode_s
-    base_s = one_token_s(ground.constants, ground.points)
-    whole_s, first_s, next_s = milestone_slacks_s(
-        ground.counts, ground.times, row, ground.constants, ground.points, base_s, correction, now
-    )
-    slack_s: float = min(whole_s, first_s, next_s)
+    rows, slacks = np.array([row], np.int64), np.empty(1, np.float64)
+    find_slacks(ground.counts, ground.times, rows, ground.constants, ground.points, correction, now, slacks)
+    slack_s: float = slacks[0]
     fleet.arrivals[contract, fleet.spans[contract, 1]] = now
     fleet.spans[contract, 1] += 1
     gain = light.terms[contract, li.GAIN]

@@ -22,9 +22,8 @@ from superinfer.scheduler.kernels import Constants, compiled, step_s
 from superinfer.scheduler.moore_hodgson import split_jobs
 from superinfer.scheduler.policies.slack_kernels import (
     deadline_jobs,
+    find_slacks,
     log_risk,
-    milestone_slacks_s,
-    one_token_s,
     time_to_zero_ms,
 )
 from superinfer.scheduler.sorting import sort_entries
@@ -48,29 +47,36 @@ def assess_class(
     can make it, with the slack of each, in the order in which they came, then the lost ones by arrival; how many of
     either. Notes who is lost.
     """
-    base_s = one_token_s(constants, points)
-    lost_rows = np.empty(len(candidates), np.int64)
-    live = lost = 0
+    found = 0
     for row in candidates:
-        if level_column[counts[row, CONTRACT]] != level or counts[row, PLANNED_OUTPUTS] >= counts[row, MAX_TOKENS]:
-            continue
-        whole_s, first_s, next_s = milestone_slacks_s(counts, times, row, constants, points, base_s, correction, now)
-        slack = min(whole_s, first_s, next_s)
-        counts[row, IS_LOST] = slack <= 0.0
-        if slack <= 0.0:
+        if level_column[counts[row, CONTRACT]] == level and counts[row, PLANNED_OUTPUTS] < counts[row, MAX_TOKENS]:
+            members[found] = row
+            found += 1
+    find_slacks(counts, times, members[:found], constants, points, correction, now, slacks)
+    live = 0
+    while live < found and slacks[live] > 0.0:
+        counts[members[live], IS_LOST] = False
+        live += 1
+    if live == found:
+        return live, 0
+    lost_rows = np.empty(found - live, np.int64)
+    lost = 0
+    for i in range(live, found):
+        row = members[i]
+        counts[row, IS_LOST] = slacks[i] <= 0.0
+        if slacks[i] <= 0.0:
             lost_rows[lost] = row
             lost += 1
         else:
-            members[live], slacks[live] = row, slack
+            members[live], slacks[live] = row, slacks[i]
             live += 1
-    if lost:
-        arrivals, ids = np.empty(lost, np.float64), np.empty(lost, np.int64)
-        order, spare = np.arange(lost), np.empty(lost, np.int64)
-        for i in range(lost):
-            arrivals[i], ids[i] = times[lost_rows[i], ARRIVAL_S], counts[lost_rows[i], SEQUENCE_ID]
-        sort_entries(arrivals, arrivals, ids, order, spare)
-        for i in range(lost):
-            members[live + i] = lost_rows[order[i]]
+    arrivals, ids = np.empty(lost, np.float64), np.empty(lost, np.int64)
+    order, spare = np.arange(lost), np.empty(lost, np.int64)
+    for i in range(lost):
+        arrivals[i], ids[i] = times[lost_rows[i], ARRIVAL_S], counts[lost_rows[i], SEQUENCE_ID]
+    sort_entries(arrivals, arrivals, ids, order, spare)
+    for i in range(lost):
+        members[live + i] = lost_rows[order[i]]
     return live, lost
 
 

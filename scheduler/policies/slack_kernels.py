@@ -2,6 +2,9 @@
 
 The arithmetic is that of `superinfer.scheduler.slack` and `superinfer.scheduler.decay`; see
 `superinfer.scheduler.kernels` on why it is the same to the last bit. `decay` is a profile's (see `decay_columns`).
+
+What is done for each row is written out in the loops, and calls functions that take numbers and return one: those cost
+nothing, while one that returns several, or leaves early, takes twice the time of all the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from superinfer.scheduler.columns import (
     IntArray,
 )
 from superinfer.scheduler.decay import DecayProfile
-from superinfer.scheduler.kernels import Constants, compiled, inlined, linear_s, step_s
+from superinfer.scheduler.kernels import Constants, compiled, linear_s, step_s
 from superinfer.scheduler.sorting import sort_entries
 
 
@@ -85,58 +88,63 @@ def prefill_s(constants: Constants, points: FloatArray, correction: float, start
     return step_s(constants, points, correction, count, 0, 0, pairs, 1, 1)
 
 
-@inlined
+@compiled
 def outputs_left(counts: IntArray, row: int) -> int:
     """As SequenceState.outputs_left."""
-    expected = min(counts[row, EXPECTED_OUTPUTS], counts[row, MAX_TOKENS])
-    return max(expected - counts[row, PLANNED_OUTPUTS], 1)
+    return max(min(counts[row, EXPECTED_OUTPUTS], counts[row, MAX_TOKENS]) - counts[row, PLANNED_OUTPUTS], 1)
 
 
 @compiled
-def remaining_s(
+def prefill_and_decodes_s(
     context: int, target: int, left: int, constants: Constants, points: FloatArray, base_s: float, correction: float
 ) -> float:
-    """As superinfer.scheduler.slack.remaining_s of a sequence with `context` tokens computed, `target` to be prefilled
-    and `left` to be output; `base_s` is `one_token_s`.
+    """As superinfer.scheduler.slack.remaining_s of a sequence with `context` tokens computed of the `target` to be
+    prefilled, and `left` to be output; `base_s` is `one_token_s`.
     """
-    time_s = 0.0
-    if context < target:
-        time_s = prefill_s(constants, points, correction, context, target - context)
-        context = target
-        left -= 1
-        if left < 1:
-            return time_s
-    return time_s + left * decode_step_s(constants, base_s, correction, context + left // 2)
+    time_s = prefill_s(constants, points, correction, context, target - context)
+    if left < 2:
+        return time_s
+    return time_s + decodes_s(target, left - 1, constants, base_s, correction)
 
 
-@inlined
-def milestone_slacks_s(
+@compiled
+def decodes_s(context: int, left: int, constants: Constants, base_s: float, correction: float) -> float:
+    """As superinfer.scheduler.slack.remaining_s of a sequence whose `context` tokens are all prefilled."""
+    return left * decode_step_s(constants, base_s, correction, context + left // 2)
+
+
+@compiled
+def find_slacks(
     counts: IntArray,
     times: FloatArray,
-    row: int,
+    rows: IntArray,
     constants: Constants,
     points: FloatArray,
-    base_s: float,
     correction: float,
     now: float,
-) -> tuple[float, float, float]:
-    """As superinfer.scheduler.slack.milestones: the slack towards the deadline, the first token and the next token;
-    infinite where there is no such milestone.
-    """
-    computed, target, planned = counts[row, COMPUTED], counts[row, PREFILL_TARGET], counts[row, PLANNED_OUTPUTS]
-    whole_s = first_s = next_s = math.inf
-    if times[row, DEADLINE_S] < math.inf:
-        left = outputs_left(counts, row)
-        own_s = remaining_s(computed, target, left, constants, points, base_s, correction)
-        whole_s = times[row, DEADLINE_S] - now - own_s
-    if times[row, TTFT_DEADLINE_S] < math.inf and planned == 0:
-        own_s = prefill_s(constants, points, correction, computed, max(target - computed, 1))
-        first_s = times[row, TTFT_DEADLINE_S] - now - own_s
-    begun_s = times[row, FIRST_TOKEN_S]
-    if times[row, TPOT_S] < math.inf and begun_s == begun_s:
-        own_s = decode_step_s(constants, base_s, correction, computed)
-        next_s = begun_s + planned * times[row, TPOT_S] - now - own_s
-    return whole_s, first_s, next_s
+    slacks: FloatArray,
+) -> None:
+    """As superinfer.scheduler.slack.slack_s of each row."""
+    base_s = one_token_s(constants, points)
+    for i in range(len(rows)):
+        row = rows[i]
+        computed, target, planned = counts[row, COMPUTED], counts[row, PREFILL_TARGET], counts[row, PLANNED_OUTPUTS]
+        slack_s = math.inf
+        if times[row, DEADLINE_S] < math.inf:
+            left = outputs_left(counts, row)
+            if computed < target:
+                own_s = prefill_and_decodes_s(computed, target, left, constants, points, base_s, correction)
+            else:
+                own_s = decodes_s(computed, left, constants, base_s, correction)
+            slack_s = times[row, DEADLINE_S] - now - own_s
+        if times[row, TTFT_DEADLINE_S] < math.inf and planned == 0:
+            own_s = prefill_s(constants, points, correction, computed, max(target - computed, 1))
+            slack_s = min(slack_s, times[row, TTFT_DEADLINE_S] - now - own_s)
+        begun_s = times[row, FIRST_TOKEN_S]
+        if times[row, TPOT_S] < math.inf and begun_s == begun_s:
+            own_s = decode_step_s(constants, base_s, correction, computed)
+            slack_s = min(slack_s, begun_s + planned * times[row, TPOT_S] - now - own_s)
+        slacks[i] = slack_s
 
 
 @compiled
@@ -161,24 +169,33 @@ def allowance_s(
     base_s = one_token_s(constants, points)
     even = whole = math.inf
     for row in rows:
-        own_s = decode_step_s(constants, base_s, correction, counts[row, COMPUTED])
-        whole_s, first_s, next_s = milestone_slacks_s(counts, times, row, constants, points, base_s, correction, now)
-        if whole_s < math.inf:
+        computed, target, planned = counts[row, COMPUTED], counts[row, PREFILL_TARGET], counts[row, PLANNED_OUTPUTS]
+        step_s = decode_step_s(constants, base_s, correction, computed)
+        due_s = times[row, DEADLINE_S]
+        if due_s < math.inf:
             left = outputs_left(counts, row)
-            spare_s = usable_s(decay, whole_s, times[row, DEADLINE_S] - now, share, margin_s)
-            even = min(even, (own_s + spare_s / left) / upper_ratio)
-            whole = min(whole, (own_s + spare_s) / upper_ratio)
-        if first_s < math.inf:
-            bearable_s = own_s + usable_s(decay, first_s, times[row, TTFT_DEADLINE_S] - now, share, margin_s)
-            even, whole = min(even, bearable_s / upper_ratio), min(whole, bearable_s / upper_ratio)
-        if next_s < math.inf:
-            due_s = times[row, FIRST_TOKEN_S] + counts[row, PLANNED_OUTPUTS] * times[row, TPOT_S]
-            bearable_s = own_s + usable_s(decay, next_s, due_s - now, share, margin_s)
-            even, whole = min(even, bearable_s / upper_ratio), min(whole, bearable_s / upper_ratio)
-    return even, whole
+            if computed < target:
+                own_s = prefill_and_decodes_s(computed, target, left, constants, points, base_s, correction)
+            else:
+                own_s = decodes_s(computed, left, constants, base_s, correction)
+            spare_s = usable_s(decay, due_s - now - own_s, due_s - now, share, margin_s)
+            even = min(even, step_s + spare_s / left)
+            whole = min(whole, step_s + spare_s)
+        due_s = times[row, TTFT_DEADLINE_S]
+        if due_s < math.inf and planned == 0:
+            own_s = prefill_s(constants, points, correction, computed, max(target - computed, 1))
+            bearable_s = step_s + usable_s(decay, due_s - now - own_s, due_s - now, share, margin_s)
+            even, whole = min(even, bearable_s), min(whole, bearable_s)
+        begun_s = times[row, FIRST_TOKEN_S]
+        if times[row, TPOT_S] < math.inf and begun_s == begun_s:
+            due_s = begun_s + planned * times[row, TPOT_S]
+            bearable_s = step_s + usable_s(decay, due_s - now - step_s, due_s - now, share, margin_s)
+            even, whole = min(even, bearable_s), min(whole, bearable_s)
+    # Division keeps the order of numbers: the least of the quotients is the quotient of the least.
+    return even / upper_ratio, whole / upper_ratio
 
 
-@inlined
+@compiled
 def usable_s(decay: FloatArray, slack_s: float, time_left_s: float, share: float, margin_s: float) -> float:
     """What may be spent of a slack: what is left of it as it decays, less the reserve."""
     return time_to_zero_ms(decay, slack_s * 1e3) / 1e3 - share * max(time_left_s, 0.0) - margin_s
@@ -230,7 +247,11 @@ def order_by_remaining(
         order[i] = i
         left = outputs_left(counts, row)
         computed, target = counts[row, COMPUTED], counts[row, PREFILL_TARGET]
-        remaining[i] = remaining_s(computed, target, left, constants, points, base_s, correction) / correction
+        if computed < target:
+            own_s = prefill_and_decodes_s(computed, target, left, constants, points, base_s, correction)
+        else:
+            own_s = decodes_s(computed, left, constants, base_s, correction)
+        remaining[i] = own_s / correction
         arrivals[i] = times[row, ARRIVAL_S]
         ids[i] = counts[row, SEQUENCE_ID]
     sort_entries(remaining, arrivals, ids, order, spare)

@@ -56,21 +56,20 @@ class SlackStep:
         if len(self._levels) != classes.count:
             self._levels = np.zeros((classes.count, at.LEVEL_FIGURES), np.float64)
             self._level_cells = float_cells(self._levels)
-        share, cells, base = 0.0, self._level_cells, 0
-        alpha, idle_share = planner.reserve_alpha, planner.idle_step_share
-        request_s = ground.request_s
-        if request_s is not None:
-            domains_up = 1  # these seconds are of one domain
-        for load_share, initial_slack_s in classes.at(now) if request_s is None else classes.on(now, request_s):
-            cells[base + at.SHARE_LEFT] = 1.0 - min(share, at.MOST_BUSY)
-            share = load_share / domains_up
-            cells[base + at.RESERVE_SHARE] = alpha * share
-            cells[base + at.IDLE_CAP_S] = idle_share * initial_slack_s
-            base += at.LEVEL_FIGURES
+        request_s, alpha, idle_share = ground.request_s, planner.reserve_alpha, planner.idle_step_share
+        if request_s is None:
+            classes.settle(self._levels, now, domains_up, alpha, idle_share)
+        else:
+            above, cells, base = 0.0, self._level_cells, 0
+            for share, initial_slack_s in classes.on(now, request_s):
+                cells[base + at.SHARE_LEFT] = 1.0 - min(above, at.MOST_BUSY)
+                cells[base + at.RESERVE_SHARE] = alpha * share
+                cells[base + at.IDLE_CAP_S] = idle_share * initial_slack_s
+                above, base = share, base + at.LEVEL_FIGURES
         if self._levels_at is not classes.level_column:
             self._levels_at = classes.level_column
             for level in range(classes.count):
-                cells[level * at.LEVEL_FIGURES + at.IS_BEST_EFFORT] = classes.is_best_effort(level)
+                self._level_cells[level * at.LEVEL_FIGURES + at.IS_BEST_EFFORT] = classes.is_best_effort(level)
         state, figures = self._state, self._figures
         if config is not self._config:
             self._config, self._most = config, planner.loose_limit(config.max_running)
@@ -84,15 +83,12 @@ class SlackStep:
     def look_again(self) -> None:
         """Find anew who could have work: those with KV, and the first that wait under each contract."""
         builder, queues = self._builder, self._builder.queues
-        most = self._most
         parts = [builder.domain.running.rows]
         if builder.domain.rotated:
             parts.append(builder.domain.rotated.rows)
-        for contract_id in self._classes.levels if queues.count else ():
-            queues.lapse(contract_id, builder.now)
-            parts.append(queues.first_rows(contract_id, 4 * most))
-            parts.append(queues.first_lapsed_rows(contract_id, most))
-        if len(parts) != len(self._parts) or any(map(_differ, parts, self._parts)):
+        if queues.count:
+            parts += queues.front_rows(self._classes.levels, builder.now, 4 * self._most, self._most)
+        if [*map(id, parts)] != [*map(id, self._parts)]:
             self._parts, self._candidates = parts, parts[0] if len(parts) == 1 else np.concatenate(parts)
         if len(self._members) < self._state[at.START] + len(self._candidates):
             room = 2 * (self._state[at.START] + len(self._candidates))
@@ -218,7 +214,3 @@ class SlackStep:
     def _live(self, level: int) -> IntArray:
         first, live = self._levels[level, at.FIRST_MEMBER : at.LIVE_MEMBERS + 1]
         return self._members[int(first) : int(first + live)]
-
-
-def _differ(one: IntArray, other: IntArray) -> bool:
-    return one is not other

@@ -10,7 +10,8 @@ import numpy as np
 
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.arrivals import ArrivalRate
-from superinfer.scheduler.columns import IntArray
+from superinfer.scheduler.columns import FloatArray, IntArray
+from superinfer.scheduler.policies.class_shares import UP_TO_DATE, no_rates, settle_shares, write_rates
 from superinfer.scheduler.policies.load import ContractLoad
 from superinfer.scheduler.sequence import SequenceState
 from superinfer.scheduler.slack import allowed_s
@@ -38,6 +39,8 @@ class UrgencyClasses:
         """The time that the most urgent contract allows; 0 where none bounds it."""
         self._numbers: dict[str, int] = {}
         self.level_column: IntArray = np.zeros(0, np.int64)
+        self._rates = no_rates(0)
+        self._rows: dict[str, int] = {}
 
     @property
     def count(self) -> int:
@@ -56,7 +59,9 @@ class UrgencyClasses:
             self._versions[contract_id] = version
             self._classify()
         self._looked_at_s = math.nan
-        return load.add_arrival(sequence, self._model, now)
+        slack = load.add_arrival(sequence, self._model, now)
+        self._write_rates(contract_id)
+        return slack
 
     def resume(self, contract_id: str, arrivals_s: list[float], device_s: float, initial_slack_s: float) -> None:
         """Requests of a contract have come that were learnt from elsewhere; this is what its load is now."""
@@ -65,6 +70,7 @@ class UrgencyClasses:
             load.rate.add(time_s)
         load.device_s, load.initial_slack_s = device_s, initial_slack_s
         self._looked_at_s = math.nan
+        self._write_rates(contract_id)
 
     @property
     def numbers(self) -> Mapping[str, int]:
@@ -115,16 +121,23 @@ class UrgencyClasses:
         """What each contract has been asking for."""
         return self._loads
 
-    def at(self, now: float) -> Iterator[tuple[float, float]]:
-        """`load_share` and `initial_slack_s` of each class."""
-        self._look(now)
-        return zip(self._shares, self._initial_slacks_s, strict=False)
-
     def on(self, now: float, request_s: Callable[[str], float]) -> Iterator[tuple[float, float]]:
-        """As `at`, of one domain among unequal ones, of which a request of a contract takes `request_s` seconds on
-        average over all that come; contracts of which it gets none do not count.
+        """`load_share` and `initial_slack_s` of each class, of one domain among unequal ones, of which a request of a
+        contract takes `request_s` seconds on average over all that come; contracts of which it gets none do not count.
         """
         return zip(*self._sums(now, request_s), strict=False)
+
+    def settle(self, levels: FloatArray, now: float, domains_up: int, reserve_alpha: float, idle_share: float) -> None:
+        """Fill in what arrivals have been taking of the device, a row for each class (see `settle_shares`)."""
+        stale = settle_shares(self._rates, levels, now, domains_up, reserve_alpha, idle_share)
+        while stale != UP_TO_DATE:
+            contract_id = [*self._loads][stale]
+            self._loads[contract_id].rate.per_second(now)
+            self._write_rates(contract_id)
+            stale = settle_shares(self._rates, levels, now, domains_up, reserve_alpha, idle_share)
+
+    def _write_rates(self, contract_id: str) -> None:
+        write_rates(self._rates, self._rows[contract_id], self._loads[contract_id], self._levels[contract_id])
 
     def _look(self, now: float) -> None:
         """Work out the shares and the initial slacks of this moment, all in one pass over the contracts."""
@@ -157,3 +170,7 @@ class UrgencyClasses:
                 self._best_effort_level = level
         self._count = max(self._levels.values(), default=-1) + 1
         self.level_column = np.array([self._levels[contract_id] for contract_id in self._numbers], np.int64)
+        self._rates = no_rates(len(self._loads))
+        self._rows = {contract_id: row for row, contract_id in enumerate(self._loads)}
+        for contract_id in self._loads:
+            self._write_rates(contract_id)
