@@ -96,7 +96,8 @@ class StepMemory:
     def preempt(self, sequence: SequenceState) -> bool:
         """Take a running sequence's blocks: rotate it out, or where host memory is full let it be computed anew.
 
-        A sequence with a step in flight cannot be computed anew yet, since tokens of it are still to come.
+        A sequence with a step in flight cannot be computed anew yet, since tokens of it are still to come: it gets no
+        work in this step, so that it can in the next one.
         """
         has_work = self.is_planned(sequence) and sequence.sequence_id not in self._held_back
         if has_work or sequence.status is not Status.RUNNING:
@@ -105,6 +106,7 @@ class StepMemory:
             return False
         if not self.rotate_out(sequence):
             if sequence.in_flight:
+                self.hold_back([sequence])
                 return False
             if self.config.prefix_cache:
                 share(sequence, self.domain, sequence.computed, self.config.block_size)

@@ -1,13 +1,21 @@
 """Three times more best-effort work than KV memory holds, pushed out again and again: rotated through host memory, or
 recomputed when it gives way.
 
-    python tests/benchmarks/rotation.py [--load bursts|turns] [--requests 9] [--rounds 3] [--model NAME]
+    python tests/benchmarks/rotation.py [--load long|bursts|turns] [--rounds 3] [--model NAME] [--prefix-cache]
 
-"bursts" is what rotation is for: requests of 1,000 to 2,000 tokens without bounds fill the memory, and bursts of short
-requests under a contract take their places (policy slack). In "turns" equals take each other's (age_rotation). Each
-round runs the same requests both ways one after the other, and once in memory that holds them all, whose tokens are
-the right ones. Prints output tokens/s of each, how often a sequence gave way, and the median ratio; ends with 1 where
-a token is wrong or a request is lost.
+"long" is the load that rotation is for, and where servers that recompute suffer most: requests whose context takes a
+device's whole KV memory (a long document on a small card), while short requests under a contract keep coming, a few at
+a time. A burst needs less than a fifth of the memory and pushes out all of it; who recomputes spends the time until the
+next burst on prefilling once more what was there before. Bursts come every 1.1 times as long as a long prefill was just
+measured to take, and for as long as the long requests need one after the other. So the ratio stays below two on any
+device: at worst nothing gets done until the bursts end. In "bursts" nine requests of 1,000 to 2,000 tokens meet bursts
+as large as one of them; most stay, and little is computed again. In "turns" equals take each other's places
+(age_rotation).
+
+Each round runs the same requests both ways one after the other, and once in memory that holds them all, whose tokens
+are the right ones and whose speed is the ceiling. Prints output tokens/s of each, how often a sequence gave way, the
+bursts' longest time, and the median ratios; ends with 1 where a token is wrong or a request is lost. `--prefix-cache`
+lets whoever recomputes find again what is left of its blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +27,7 @@ import random
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -38,7 +46,8 @@ from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.request import Request, SamplingParams
 
 BLOCK_SIZE = 16
-BURSTS = SLOContract(service_id="bursts", latency=(Bound(percentile=0.99, bound_ms=15_000.0),))
+BURSTS_SHARE = 1.25
+"""How long bursts come, as a share of the time that the long requests take without them."""
 
 
 @dataclass(frozen=True)
@@ -56,23 +65,65 @@ class Arrival:
         return -(-(len(self.prompt) + self.outputs) // BLOCK_SIZE)
 
 
-def make_load(options: argparse.Namespace) -> list[Arrival]:
-    """Long requests all at once; in "bursts" then short ones, a few at a time."""
-    draw = random.Random(2)
+@dataclass(frozen=True)
+class Load:
+    """Long requests without bounds, all at once, and bursts of short ones under a contract."""
 
-    def prompt(length: int) -> list[int]:
-        return [draw.randrange(100, 40_000) for _ in range(length)]
+    requests: int
+    prompts: tuple[int, int]
+    outputs: int
+    bursts: int = 0
+    burst_size: int = 0
+    burst_prompt: int = 0
+    burst_outputs: int = 16
+    every_s: float = 0.0
+    first_s: float = 0.0
+    bound_s: float = 15.0
+    policy: str = "slack"
 
-    shortest = options.longest // 2
-    load = [
-        Arrival(0.0, "", prompt(draw.randint(shortest, options.longest)), options.outputs)
-        for _ in range(options.requests)
-    ]
-    if options.load == "bursts":
-        for burst in range(options.bursts):
-            at_s = (burst + 2) * options.every_s
-            load += [Arrival(at_s, "bursts", prompt(options.burst_prompt), 16) for _ in range(options.burst_size)]
-    return load
+    @property
+    def contract(self) -> SLOContract:
+        """That of the bursts."""
+        return SLOContract(service_id="bursts", latency=(Bound(percentile=0.99, bound_ms=1e3 * self.bound_s),))
+
+    def arrivals(self) -> list[Arrival]:
+        """The same ones every time."""
+        draw = random.Random(2)
+
+        def prompt(length: int) -> list[int]:
+            return [draw.randrange(100, 40_000) for _ in range(length)]
+
+        load = [Arrival(0.0, "", prompt(draw.randint(*self.prompts)), self.outputs) for _ in range(self.requests)]
+        for burst in range(self.bursts):
+            at_s = self.first_s + burst * self.every_s
+            load += [Arrival(at_s, "bursts", prompt(self.burst_prompt), self.burst_outputs) for _ in range(self.burst_size)]
+        return load
+
+
+LONG = Load(3, (1700, 1700), 300)
+
+
+def long_load(prefill_s: float, decode_s: float) -> Load:
+    """LONG among bursts, where its prefill takes so long alone, and each of its tokens."""
+    every_s = 1.1 * prefill_s
+    alone_s = LONG.requests * (prefill_s + LONG.outputs * decode_s)
+    return replace(
+        LONG,
+        bursts=round(BURSTS_SHARE * alone_s / every_s),
+        burst_size=4,
+        burst_prompt=64,
+        burst_outputs=8,
+        every_s=every_s,
+        first_s=every_s,
+        bound_s=5.0 * prefill_s,
+    )
+
+
+LOADS = {
+    "long": LONG,
+    "bursts": Load(9, (1000, 2000), 400, bursts=16, burst_size=4, burst_prompt=256, every_s=8.0, first_s=16.0),
+    "turns": Load(9, (1000, 2000), 400, policy="age_rotation"),
+}
 
 
 async def measure(config: EngineConfig, load: list[Arrival]) -> tuple[dict[str, float], list[list[int]]]:
@@ -105,6 +156,7 @@ async def measure(config: EngineConfig, load: list[Arrival]) -> tuple[dict[str, 
     return {
         "tokens_per_s": sum(len(one.tokens) for one in seen) / spent_s,
         "seconds": spent_s,
+        "first_token_s": min(each.times_s[0] for each in seen) - started_s,
         "rotations": stats.rotations,
         "recomputations": stats.recomputations,
         "contracted_worst_s": max(contracted, default=0.0),
@@ -114,60 +166,70 @@ async def measure(config: EngineConfig, load: list[Arrival]) -> tuple[dict[str, 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--model", default="smollm2-135m-instruct")
-    arguments.add_argument("--load", choices=("bursts", "turns"), default="bursts")
-    arguments.add_argument("--policy", help="slack for bursts, age_rotation for turns")
-    arguments.add_argument("--requests", type=int, default=9)
-    arguments.add_argument("--longest", type=int, default=2000, help="longest prompt, twice the shortest")
-    arguments.add_argument("--outputs", type=int, default=400)
-    arguments.add_argument("--bursts", type=int, default=16)
-    arguments.add_argument("--burst-size", type=int, default=4)
-    arguments.add_argument("--burst-prompt", type=int, default=256)
-    arguments.add_argument("--every-s", type=float, default=8.0)
+    arguments.add_argument("--load", choices=("long", "bursts", "turns"), default="long")
+    arguments.add_argument("--policy", help="slack, age_rotation for turns")
+    arguments.add_argument("--prefix-cache", action="store_true")
     arguments.add_argument("--rounds", type=int, default=3)
     options = arguments.parse_args()
-    policy = options.policy or ("slack" if options.load == "bursts" else "age_rotation")
     source = resolve_model(options.model)
     profile_path = ensure_profile(source, "auto", random_weights=False, console=err)
-    memory = load_profile(profile_path).static.memory
-    load = make_load(options)
-    work = sum(arrival.blocks for arrival in load if not arrival.contract_id)
-    everything = sum(arrival.blocks for arrival in load)
+    profile = load_profile(profile_path)
+    bytes_per_block = BLOCK_SIZE * profile.static.memory.kv_bytes_per_token
+
+    def config(load: Load, blocks: int, host_blocks: int) -> EngineConfig:
+        return EngineConfig(
+            model_dir=str(source.directory),
+            profile_path=str(profile_path),
+            kv_cache_bytes=blocks * bytes_per_block,
+            contracts=[load.contract],
+            scheduler=SchedulerConfig(
+                policy=options.policy or load.policy,
+                max_model_len=load.prompts[1] + load.outputs,
+                block_size=BLOCK_SIZE,
+                host_blocks=host_blocks,
+                prefix_cache=options.prefix_cache,
+            ),
+        )
+
     found: dict[str, list[dict[str, float]]] = {"held": [], "rotated": [], "recomputed": []}
     right = True
     for _ in range(options.rounds):
+        load = LOADS[options.load]
+        if load is LONG:
+            alone = load.arrivals()[:1]
+            times, _ = asyncio.run(measure(config(load, alone[0].blocks, 0), alone))
+            prefill_s = times["first_token_s"]
+            load = long_load(prefill_s, (times["seconds"] - prefill_s) / (load.outputs - 1))
+            print(load, file=sys.stderr, flush=True)
+        arrivals = load.arrivals()
+        work = sum(arrival.blocks for arrival in arrivals if not arrival.contract_id)
+        everything = sum(arrival.blocks for arrival in arrivals)
         tokens = {}
         for name, blocks, host_blocks in (
             ("held", everything, 0),
             ("rotated", work // 3, work),
             ("recomputed", work // 3, 0),
         ):
-            config = EngineConfig(
-                model_dir=str(source.directory),
-                profile_path=str(profile_path),
-                kv_cache_bytes=blocks * BLOCK_SIZE * memory.kv_bytes_per_token,
-                contracts=[BURSTS],
-                scheduler=SchedulerConfig(
-                    policy=policy,
-                    max_model_len=options.longest + options.outputs,
-                    block_size=BLOCK_SIZE,
-                    host_blocks=host_blocks,
-                ),
-            )
-            figures, tokens[name] = asyncio.run(measure(config, load))
+            figures, tokens[name] = asyncio.run(measure(config(load, blocks, host_blocks), arrivals))
             found[name].append(figures)
-            print(name, {key: round(value, 1) for key, value in figures.items()}, file=sys.stderr, flush=True)
-        complete = all(len(got) == arrival.outputs for got, arrival in zip(tokens["held"], load, strict=True))
+            print(name, {key: round(value, 2) for key, value in figures.items()}, file=sys.stderr, flush=True)
+        complete = all(len(got) == arrival.outputs for got, arrival in zip(tokens["held"], arrivals, strict=True))
         right = right and complete and tokens["rotated"] == tokens["recomputed"] == tokens["held"]
-    ratios = [a["tokens_per_s"] / b["tokens_per_s"] for a, b in zip(found["rotated"], found["recomputed"], strict=True)]
+
+    def over_recomputed(case: str) -> float:
+        pairs = zip(found[case], found["recomputed"], strict=True)
+        return round(statistics.median(a["tokens_per_s"] / b["tokens_per_s"] for a, b in pairs), 2)
+
     medians = {
         name: {key: round(statistics.median(each[key] for each in rounds), 2) for key in rounds[0]}
         for name, rounds in found.items()
     }
     report = {
         "load": options.load,
-        "policy": policy,
+        "policy": options.policy or LOADS[options.load].policy,
         **medians,
-        "rotated_over_recomputed": round(statistics.median(ratios), 2),
+        "rotated_over_recomputed": over_recomputed("rotated"),
+        "held_over_recomputed": over_recomputed("held"),
         "tokens_right": right,
     }
     print(json.dumps(report, indent=2))
