@@ -19,12 +19,10 @@ PRIOR_STEPS = 2.0
 """The speed is drawn towards the usual as if so many usual steps lay in every window."""
 LONGEST_RESIDUAL = 0.4
 """Residuals beyond this (log) are interruptions, and count as if they were as long."""
-LASTING_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-LAG_STEP_S = 0.5
-LAG_STEPS = 24
-FEWEST_PAIRS = 30
-MOST_SHARED = 0.95
-"""Some of the variance is always each step's own."""
+LASTING_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Of the drift in the variance of the noise; some of it is always each step's own."""
+FEWEST_STEPS = 30
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,25 +50,38 @@ def log_speed(residuals: Array, times_s: Array) -> Array:
 
 
 def step_noise(residuals: Array, times_s: Array) -> StepNoise:
-    """Both parts of the noise, from how alike residuals are by their distance in time."""
-    clipped = np.clip(residuals - np.median(residuals), -LONGEST_RESIDUAL, LONGEST_RESIDUAL)
-    variance = float(np.mean(clipped**2))
-    first, second = np.triu_indices(len(clipped), 1)
-    lags_s = np.abs(times_s[first] - times_s[second])
-    bins = (lags_s / LAG_STEP_S).astype(np.int64)
-    near = bins < LAG_STEPS
-    pairs = np.bincount(bins[near], minlength=LAG_STEPS)
-    known = pairs >= FEWEST_PAIRS
-    if known.sum() < 3:
-        return StepNoise(sigma=variance**0.5)
-    sums = np.bincount(bins[near], (clipped[first] * clipped[second])[near], minlength=LAG_STEPS)
-    alike = sums[known] / pairs[known]
-    middle_s = LAG_STEP_S * (np.arange(LAG_STEPS)[known] + 0.5)
-    best = (np.inf, 0.0, 1.0)
-    for lasts_s in LASTING_S:
-        fading = np.exp(-middle_s / lasts_s)
-        shared = min(max(float(alike @ fading / (fading @ fading)), 0.0), MOST_SHARED * variance)
-        best = min(best, (float(np.sum((alike - shared * fading) ** 2)), shared, lasts_s))
-    _, shared, lasts_s = best
-    drift = Drift(sigma=shared**0.5, lasts_s=lasts_s) if shared > 0.0 else None
-    return StepNoise(sigma=(variance - shared) ** 0.5, drift=drift)
+    """Both parts of the noise, the likeliest of a grid: an Ornstein–Uhlenbeck process seen through white noise, whose
+    likelihood a Kalman filter gives for steps at any times (Harvey, Forecasting, Structural Time Series Models, 1989).
+
+    A sweep is so short that how alike steps far apart happen to be says little; in the likelihood it counts for little.
+    """
+    order = np.argsort(times_s, kind="stable")
+    clipped = np.clip(residuals - np.median(residuals), -LONGEST_RESIDUAL, LONGEST_RESIDUAL)[order]
+    gaps_s = np.diff(times_s[order], prepend=times_s[order[0]])
+    if len(clipped) < FEWEST_STEPS:
+        return StepNoise(sigma=float(np.sqrt(np.mean(clipped**2))))
+    lasts_s, shares = (axis.ravel() for axis in np.meshgrid(LASTING_S, SHARES))
+    likelihoods, variances = _likelihoods(clipped, gaps_s, lasts_s, shares)
+    best = int(np.argmax(likelihoods))
+    variance, share = float(variances[best]), float(shares[best])
+    drift = Drift(sigma=(share * variance) ** 0.5, lasts_s=float(lasts_s[best])) if share > 0.0 else None
+    return StepNoise(sigma=((1.0 - share) * variance) ** 0.5, drift=drift)
+
+
+def _likelihoods(residuals: Array, gaps_s: Array, lasts_s: Array, shares: Array) -> tuple[Array, Array]:
+    """For each pair of (lasting, share of the drift in the variance) the logarithm of its likelihood, and the variance
+    in all with which it is the likeliest.
+    """
+    speed, spread = np.zeros_like(shares), shares.copy()  # what is known of the drift, in units of the variance
+    squares, logarithms = np.zeros_like(shares), np.zeros_like(shares)
+    for residual, gap_s in zip(residuals, gaps_s, strict=True):
+        kept = np.exp(-gap_s / lasts_s)
+        speed, spread = kept * speed, kept**2 * spread + (1.0 - kept**2) * shares
+        expected = spread + 1.0 - shares
+        surprise = residual - speed
+        squares += surprise**2 / expected
+        logarithms += np.log(expected)
+        gain = spread / expected
+        speed, spread = speed + gain * surprise, spread * (1.0 - gain)
+    variances = np.maximum(squares / len(residuals), 1e-12)
+    return -0.5 * (len(residuals) * np.log(variances) + logarithms), variances

@@ -47,6 +47,22 @@ def test_noise_is_split_into_each_steps_own_and_the_drift(seed: int) -> None:
     assert 1.0 <= noise.drift.lasts_s <= 16.0
 
 
+@pytest.mark.parametrize("lasts_s", [0.5, 2.0])
+def test_a_short_sweep_tells_how_long_slow_moments_last(lasts_s: float) -> None:
+    found = []
+    for seed in range(9):
+        noise = step_noise(*drifting(280, sigma=0.06, drift_sigma=0.1, lasts_s=lasts_s, seed=seed))
+        assert noise.drift is not None
+        found.append(noise.drift.lasts_s)
+    assert sum(lasts_s / 2 <= each <= 2 * lasts_s for each in found) >= 7
+
+
+def test_of_a_few_steps_only_the_spread_is_known() -> None:
+    noise = step_noise(*drifting(20, sigma=0.06, drift_sigma=0.1, lasts_s=1.0, seed=1))
+    assert noise.drift is None
+    assert noise.sigma > 0.06
+
+
 def test_without_drift_nearly_all_noise_is_each_steps_own() -> None:
     noise = step_noise(*drifting(1500, sigma=0.08, drift_sigma=0.0, lasts_s=1.0, seed=1))
     assert noise.sigma == pytest.approx(0.08, rel=0.1)
