@@ -1,148 +1,185 @@
 """How near simulation comes to reality: real runs of `superinfer bench`, simulated again with the same requests.
 
-    python tests/benchmarks/fidelity.py RUN_FOLDER [RUN_FOLDER ...]
+    python tests/benchmarks/fidelity.py RUN_FOLDER [RUN_FOLDER ...] [--draws 9]
 
 For each policy and service: attainment and end-to-end times at the 50th, 95th and 99th percentile, real and simulated;
-the mean time to first token, queueing included, and per output token, and in brackets by how much the prediction for
-single requests is off on average. The simulation uses the profile that the real run used, where it still is.
+the mean time to first token, queueing included, and per output token. A device's noise is chance: near its capacity a
+few slow seconds make or break a queue. Simulated figures are therefore the median of `--draws` draws of the noise, in
+brackets how far it is off, and beside them from where to where the draws go. The profile is that of the real run.
 
 Where the run kept its journal (`bench --journal`), a second line for each simulates a device whose steps are as much
-slower as the real ones were in sum: what remains is not the machine's speed of that day but the simulator's doing.
+slower as the real ones were in sum, and a third one that takes at each moment as long as the real one did for steps of
+the kind (with and without prefill): what remains is neither the profile nor the machine but the simulator's doing.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
+import dataclasses
 import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import yaml
 
-from superinfer.executor.journal import Begun, Observed, begin, read_journal, repeat
-from superinfer.profiler.cache import cache_dir
-from superinfer.profiler.store import load_profile, save_profile
+from superinfer.cli.bench.scenario import Scenario
+from superinfer.cli.bench.simulated_load import SimulatedLoad, simulated_load
+from superinfer.cli.bench.simulated_run import run_simulated
+from superinfer.cli.bench.target import SimulationTarget, local_target, with_room_for
+from superinfer.contracts.contract import SLOContract
+from superinfer.executor.journal import Observed
+from superinfer.executor.simulated import SimulatedDevice
+from superinfer.executor.simulation.hindsight import JournalWalk
+from superinfer.profiler.latency_model import LatencyModel
+from superinfer.results.summary import summarize_run
+from superinfer.scheduler.domain import InFlightStep
+from superinfer.scheduler.steps import StepPlan, StepResult
 
 QUANTILES = ("p50", "p95", "p99")
 MEANS = ("ttft_ms", "tpot_ms")
+STEPS_OF_A_MOMENT = 5
+BEST_EFFORT = "best-effort"
+"""The contract of what warms the engine up."""
 
-Requests = dict[tuple[str, str], dict[str, Any]]
+Figures = dict[str, Any]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--draws", type=int, default=9)
     options = parser.parse_args()
-    columns = [*QUANTILES, *(f"mean {name} (single requests)" for name in MEANS)]
-    print("| run | policy | service | met, real | met, simulated | " + " | ".join(columns) + " |")
-    print("| --- | --- | --- | --- | --- | " + " | ".join("---" for _ in columns) + " |")
+    columns = ["met", *QUANTILES, *(f"mean {name}" for name in MEANS)]
+    print("| run | policy | service | " + " | ".join(f"{name}, real / simulated" for name in columns) + " |")
+    print("| --- | --- | --- | " + " | ".join("---" for _ in columns) + " |")
     for folder in options.folders:
-        real = json.loads((folder / "summary.json").read_text())
+        case = Case(folder)
+        for run in case.summary["runs"]:
+            for name, draws in case.simulations(run["policy"], options.draws):
+                for row in rows(run, draws):
+                    print(f"| {folder.name}{name} | " + " | ".join(row) + " |", flush=True)
+
+
+class Case:
+    """A real run's folder, and what is needed to simulate it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.summary: Figures = json.loads((folder / "summary.json").read_text())
         config = yaml.safe_load((folder / "config.yaml").read_text())
-        for run in real["runs"]:
-            alone = {**real, "runs": [run]}
-            levels = {1.0, level_of(folder / f"journal-{run['policy']}.jsonl")}
-            for level in sorted(levels, key=lambda each: each != 1.0):
-                with tempfile.TemporaryDirectory() as directory:
-                    simulated = simulate(alone, config, Path(directory), level)
-                    pair = requests_of(folder), requests_of(Path(directory) / "run")
-                name = folder.name if level == 1.0 else f"{folder.name}, steps × {level:.2f}"
-                for row in rows(alone, simulated, *pair):
-                    print(f"| {name} | " + " | ".join(row) + " |", flush=True)
+        given = config["options"]
+        os.environ["SUPERINFER_CACHE"] = str(Path(config["profile"]["path"]).parent.parent)
+        self.scenario = Scenario.model_validate(config["scenario"])
+        self.load: SimulatedLoad = simulated_load(
+            self.scenario, seed=self.summary["seed"], rate_rps=self.summary["rate_rps"]
+        )
+        target = local_target(
+            config["model"]["name"] if given["model"] is None else given["model"],
+            given["dtype"],
+            domains=self.scenario.domains,
+            random_weights=given["random_weights"],
+            kv_cache_bytes=given["kv_cache_bytes"],
+        )
+        self.target = with_room_for(target, self.scenario.name, self.load.longest)
+        contracts = msgspec.convert(config["contracts"], list[SLOContract])
+        self.contracts = {contract.service_id: contract for contract in contracts}
+
+    def simulations(self, policy: str, draws: int) -> Iterator[tuple[str, list[Figures]]]:
+        """What is simulated, and its figures, draw by draw."""
+        yield "", [self.simulate(policy, self.target, seed) for seed in range(draws)]
+        path = self.folder / f"journal-{policy}.jsonl"
+        if not path.exists():
+            return
+        steps = RealSteps(path)
+        target = dataclasses.replace(self.target, latency_model=slower(self.target.latency_model, steps.level))
+        yield f", steps × {steps.level:.2f}", [self.simulate(policy, target, seed) for seed in range(draws)]
+        quiet = dataclasses.replace(self.target, sigma=0.0, drift=None)
+        with patch.object(SimulatedDevice, "execute", steps.as_slow(SimulatedDevice.execute)):
+            yield ", as slow at each moment", [self.simulate(policy, quiet, 0)]
+
+    def simulate(self, policy: str, target: SimulationTarget, seed: int) -> Figures:
+        """A run's figures with one draw of the noise."""
+        run = run_simulated(policy, self.load, target, self.contracts, self.scenario.faults, seed=seed)
+        return summarize_run(run)
 
 
-def level_of(journal: Path) -> float:
-    """The sum of what a run's steps took over the sum of what the profile says of them; 1 without a journal."""
-    if not journal.exists():
-        return 1.0
-    first, *entries = read_journal(journal)
-    assert isinstance(first, Begun), f"{journal}: does not begin with what the scheduler was made of"
-    scheduler = begin(first)
-    took_s = said_s = 0.0
-    for entry in entries:
-        if isinstance(entry, Observed):
-            step = scheduler.domains[entry.result.domain_id].in_flight.get(entry.result.step_id)
-            if step is not None and step.shape.tokens:
-                took_s += entry.result.duration_s
-                said_s += scheduler.model.uncorrected_step_s(step.shape)
-        repeat(scheduler, entry)
-    return round(took_s / said_s, 3)
+class RealSteps(JournalWalk):
+    """What a run's steps took over what the profile says of them, for steps with prefill and for those without."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._first_s = next(each.arrival_s for each in self.coming if each.contract_id != BEST_EFFORT)
+        self._steps: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
+        self.run()
+
+    def on_step(self, entry: Observed, step: InFlightStep, model: LatencyModel) -> None:
+        """As JournalWalk.on_step."""
+        said_s, result = model.uncorrected_step_s(step.shape), entry.result
+        own = self._steps[step.shape.chunks > 0]
+        own.append((result.started_s - self._first_s, result.duration_s, said_s))
+
+    @property
+    def level(self) -> float:
+        """The sum of what the steps took over the sum of what the profile says of them."""
+        steps = [*self._steps[True], *self._steps[False]]
+        return sum(took_s for _, took_s, _ in steps) / sum(said_s for _, _, said_s in steps)
+
+    def as_slow(self, execute: Callable[[SimulatedDevice, StepPlan], StepResult]) -> Any:
+        """`execute` of a device whose steps take what the real ones took at that time."""
+
+        def slowed(device: SimulatedDevice, plan: StepPlan) -> StepResult:
+            result = execute(device, plan)
+            steps = self._steps[bool(plan.sequences)]
+            middle = bisect.bisect(steps, (result.started_s,))
+            near = steps[max(middle - STEPS_OF_A_MOMENT // 2, 0) : middle + STEPS_OF_A_MOMENT // 2 + 1]
+            ratio = sum(took_s for _, took_s, _ in near) / sum(said_s for _, _, said_s in near) if near else 1.0
+            result.finished_s = result.started_s + ratio * result.duration_s
+            return result
+
+        return slowed
 
 
-def scaled_cache(config: dict[str, Any], directory: Path, level: float) -> Path:
-    """A cache like the usual one, but for the run's profile, whose steps take `level` times as long."""
-    source, cache = Path(config["profile"]["path"]), directory / "cache"
-    (cache / "profiles").mkdir(parents=True)
-    for each in cache_dir().iterdir():
-        if each.name != "profiles":
-            (cache / each.name).symlink_to(each)
-    profile = load_profile(source)
-    constants = msgspec.structs.asdict(profile.latency)
-    points = [(tokens, level * seconds) for tokens, seconds in constants.pop("linear_points")]
-    times = {name: level * value for name, value in constants.items() if name.endswith("_s")}
-    latency = msgspec.structs.replace(profile.latency, linear_points=points, **times)
-    save_profile(cache / "profiles" / source.name, msgspec.structs.replace(profile, latency=latency))
-    return cache
+def slower(model: LatencyModel, level: float) -> LatencyModel:
+    """A model of a device whose steps take `level` times as long."""
+    times = {
+        each.name: level * getattr(model, each.name)
+        for each in dataclasses.fields(model)
+        if each.init and each.name.endswith("_s")
+    }
+    points = [(tokens, level * seconds) for tokens, seconds in model.linear_points]
+    return dataclasses.replace(model, linear_points=points, **times)
 
 
-def simulate(real: dict[str, Any], config: dict[str, Any], directory: Path, level: float) -> dict[str, Any]:
-    """The summary of the same scenario, seed and rate in simulation, with steps `level` times as long; its run folder
-    is `directory`/run.
-    """
-    scenario = directory / "scenario.yaml"
-    scenario.write_text(yaml.safe_dump(config["scenario"]))
-    command = [sys.executable, "-P", "-m", "superinfer.cli.main", "bench", str(scenario), "--simulate", "--json"]
-    command += [f"--seed={real['seed']}", f"--rate={real['rate_rps']}", f"--out={directory}/run"]
-    command += [f"--policy={run['policy']}" for run in real["runs"]]
-    if config["options"]["model"]:
-        command.append(f"--model={config['options']['model']}")
-    # The run's bounds: those of the scenario are multiples of what a profile says, and that is scaled.
-    if config["options"]["slo_scale"] != 1.0 or level != 1.0:
-        command.append(f"--slo-scale={config['options']['slo_scale'] / level}")
-    cache = scaled_cache(config, directory, level)
-    environment = {**os.environ, "SUPERINFER_CACHE": str(cache)}
-    finished = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    summary: dict[str, Any] = json.loads(finished.stdout)
-    return summary
+def rows(real: Figures, draws: list[Figures]) -> Iterator[list[str]]:
+    """One line of cells for each service."""
+    for service_id, figures in real["contracts"].items():
+        others = [each["contracts"][service_id] for each in draws]
+        met = [100 * each["attainment"] for each in others]
+        cells = [real["policy"], service_id]
+        cells.append(
+            f"{100 * figures['attainment']:.1f} / {statistics.median(met):.1f} %"
+            + _spread(min(met), max(met), len(met))
+        )
+        for key, statistic in [("e2e_ms", name) for name in QUANTILES] + [(name, "mean") for name in MEANS]:
+            cells.append(_compared(figures[key][statistic], [each[key][statistic] for each in others]))
+        yield cells
 
 
-def requests_of(folder: Path) -> Requests:
-    """Every request's figures by policy and id."""
-    lines = (folder / "per_request.jsonl").read_text().splitlines()
-    return {(line["policy"], line["request_id"]): line for line in map(json.loads, lines)}
+def _compared(was_ms: float, simulated_ms: list[float]) -> str:
+    middle_ms = statistics.median(simulated_ms)
+    return f"{was_ms:,.0f} / {middle_ms:,.0f} ms ({100 * (middle_ms / was_ms - 1):+.0f} %)" + _spread(
+        min(simulated_ms), max(simulated_ms), len(simulated_ms)
+    )
 
 
-def rows(real: dict[str, Any], simulated: dict[str, Any], ours: Requests, theirs: Requests) -> Iterator[list[str]]:
-    """One line of cells for each policy and service; `ours` are the real requests, `theirs` the simulated ones."""
-    for run, twin in zip(real["runs"], simulated["runs"], strict=True):
-        for service_id, figures in run["contracts"].items():
-            other = twin["contracts"][service_id]
-            cells = [run["policy"], service_id]
-            cells += [f"{100 * each['attainment']:.1f} %" for each in (figures, other)]
-            cells += [_compared(figures["e2e_ms"][name], other["e2e_ms"][name]) for name in QUANTILES]
-            for name in MEANS:
-                errors = [
-                    abs(theirs[key][name] / request[name] - 1)
-                    for key, request in ours.items()
-                    if key[0] == run["policy"]
-                    and request["service_id"] == service_id
-                    and request[name]
-                    and theirs[key][name]
-                ]
-                compared = _compared(figures[name]["mean"], other[name]["mean"])
-                cells.append(f"{compared} ({100 * statistics.fmean(errors):.0f} %)" if errors else compared)
-            yield cells
-
-
-def _compared(is_ms: float, was_ms: float) -> str:
-    return f"{is_ms:,.0f} / {was_ms:,.0f} ms ({100 * (was_ms / is_ms - 1):+.0f} %)"
+def _spread(low: float, high: float, draws: int) -> str:
+    return f" {low:,.0f} to {high:,.0f}" if draws > 1 else ""
 
 
 if __name__ == "__main__":

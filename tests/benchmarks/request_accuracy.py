@@ -3,7 +3,8 @@
     superinfer bench mixed --journal --policy slack --out RUN
     python tests/benchmarks/request_accuracy.py RUN [RUN ...] [--draws 3] [--json FILE]
 
-The scheduler's calls are gone through again. Whenever a request had come, a copy of the scheduler (a fork of this
+`bench --journal` itself says how well requests were predicted with those that then came; here is more. The scheduler's
+calls are gone through again. Whenever a request had come, a copy of the scheduler (a fork of this
 process) is run ahead until the request has ended, queueing included. With the requests that then came, it says how
 good the picture of the engine is: latency model, scheduler, clock. As if nobody else came, and with as many others as
 have been coming of late (the mean of `--draws` draws), it is what could have been said of the request at that moment.
@@ -18,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -28,10 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from superinfer.executor.journal import Added, Begun, Observed, Planned, begin, read_journal, repeat
-from superinfer.executor.simulation.forecast import expected_arrivals, forecast
+from superinfer.executor.journal import Added, Observed
+from superinfer.executor.simulation.forecast import Forecast, expected_arrivals, forecast
+from superinfer.executor.simulation.hindsight import JournalWalk, in_a_fork
+from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.domain import InFlightStep
 from superinfer.scheduler.request import Request
-from superinfer.scheduler.scheduler import Scheduler
 
 Times = tuple[float, float]
 """Time to first token and time per output token, seconds."""
@@ -50,84 +52,58 @@ class Steps:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Replay:
+class Replay(JournalWalk):
     """One journal, gone through; `predicted` is by request and way, `steps` what its steps show."""
 
     def __init__(self, path: Path, draws: int, request_ids: Collection[str]) -> None:
+        super().__init__(path)
         self.predicted: dict[str, dict[str, Times]] = {}
         self.steps = Steps()
         self._draws = draws
-        self._began_s: dict[str, float] = {}
-        first, *entries = read_journal(path)
-        self._coming = [entry.request for entry in entries if isinstance(entry, Added)]
-        assert isinstance(first, Begun), f"{path}: does not begin with what the scheduler was made of"
-        self.scheduler = begin(first)
-        for number, entry in enumerate(entries):
-            if isinstance(entry, Observed):
-                self._note(entry)
-            in_flight = len(self.scheduler.domains[entry.domain_id].in_flight) if isinstance(entry, Planned) else 0
-            repeat(self.scheduler, entry)
-            if isinstance(entry, Planned) and not in_flight:
-                self._began_s[entry.domain_id] = entry.now
-            if isinstance(entry, Added):
-                del self._coming[0]
-            if isinstance(entry, Added) and entry.request.request_id in request_ids:
-                self._ask(entry, number)
+        self._request_ids = request_ids
+        self.run()
 
-    def _note(self, entry: Observed) -> None:
-        result, scheduler = entry.result, self.scheduler
-        step = scheduler.domains[result.domain_id].in_flight.get(result.step_id)
-        if step is not None and step.shape.tokens:
-            scheduler.speeds.speak_for(result.domain_id)
-            model, duration_s = scheduler.model, result.duration_s
-            self.steps.served.append(model.step_s(step.shape) / duration_s)
-            self.steps.levels.append(duration_s / model.uncorrected_step_s(step.shape))
-            self.steps.covered.append(duration_s <= model.upper_ratio * model.step_s(step.shape))
-            began_s = self._began_s[result.domain_id]
-            self.steps.gaps_s.append(result.started_s - began_s)
-            shape = {name: getattr(step.shape, name) for name in step.shape.__slots__}
-            self.steps.rows.append({**shape, "seconds": duration_s, "at_s": result.started_s, "now": entry.now})
-        self._began_s[result.domain_id] = result.finished_s
+    def on_step(self, entry: Observed, step: InFlightStep, model: LatencyModel) -> None:
+        """As JournalWalk.on_step."""
+        result, shape = entry.result, step.shape
+        duration_s = result.duration_s
+        self.steps.served.append(model.step_s(shape) / duration_s)
+        self.steps.levels.append(duration_s / model.uncorrected_step_s(shape))
+        self.steps.covered.append(duration_s <= model.upper_ratio * model.step_s(shape))
+        self.steps.gaps_s.append(result.started_s - self.began_s[result.domain_id])
+        row = {name: getattr(shape, name) for name in shape.__slots__}
+        self.steps.rows.append({**row, "seconds": duration_s, "at_s": result.started_s, "now": entry.now})
 
-    def _ask(self, entry: Added, number: int) -> None:
+    def on_added(self, entry: Added) -> None:
+        """As JournalWalk.on_added."""
         request, scheduler = entry.request, self.scheduler
-        outputs = request.sampling.max_tokens
+        if request.request_id not in self._request_ids:
+            return
+        gaps = max(request.sampling.max_tokens - 1, 1)
         found: dict[str, Times] = {}
-        seeds = range(number, number + self._draws)
+        seeds = range(len(self.predicted), len(self.predicted) + self._draws)
         arrivals: dict[str, list[Iterator[Request]]] = {
-            WAYS[0]: [iter(self._coming)],
+            WAYS[0]: [iter(self.coming)],
             WAYS[1]: [iter(())],
             WAYS[2]: [expected_arrivals(scheduler, entry.now, seed) for seed in seeds],
         }
         for way, streams in arrivals.items():
-            draws = [_in_a_fork(scheduler, entry.now, request.request_id, self._began_s, stream) for stream in streams]
-            first_s, last_s = fmean(first for first, _ in draws), fmean(last for _, last in draws)
-            found[way] = first_s - request.arrival_s, (last_s - first_s) / max(outputs - 1, 1)
+            draws = [self._ahead(entry, stream) for stream in streams]
+            first_s, last_s = fmean(each.first_token_s for each in draws), fmean(each.last_token_s for each in draws)
+            found[way] = first_s - request.arrival_s, (last_s - first_s) / gaps
         sequence = next(each for each in scheduler.open_sequences if each.request.request_id == request.request_id)
         scheduler.speeds.speak_for_all()
         estimate = scheduler.admission.estimate(sequence, entry.now)
         found[WAYS[3]] = entry.now + estimate.first_token_s - request.arrival_s, estimate.token_s
         self.predicted[request.request_id] = found
 
-
-def _in_a_fork(
-    scheduler: Scheduler, now: float, request_id: str, began_s: dict[str, float], arrivals: Iterator[Request]
-) -> Times:
-    """Run a copy of the scheduler ahead: the request's first and last token."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            times = forecast(scheduler, now, [request_id], started_s=began_s, arrivals=arrivals)[request_id]
-            os.write(writer, json.dumps([times.first_token_s, times.last_token_s]).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    first_s, last_s = json.loads(text)
-    return first_s, last_s
+    def _ahead(self, entry: Added, arrivals: Iterator[Request]) -> Forecast:
+        request_id = entry.request.request_id
+        return in_a_fork(
+            lambda: forecast(self.scheduler, entry.now, [request_id], started_s=self.began_s, arrivals=arrivals)[
+                request_id
+            ]
+        )
 
 
 def rows(name: str, replay: Replay, real: dict[str, dict[str, Any]]) -> Iterator[list[str]]:
