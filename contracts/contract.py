@@ -71,5 +71,7 @@ BEST_EFFORT_ID = "best-effort"
 
 
 def best_effort_contract() -> SLOContract:
-    """The contract of requests that name none."""
-    return SLOContract(service_id=BEST_EFFORT_ID, description="requests without a contract")
+    """The contract of requests that name none: it promises nothing, not even a precision."""
+    return SLOContract(
+        service_id=BEST_EFFORT_ID, description="requests without a contract", precision_loss_allowed=True
+    )

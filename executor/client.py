@@ -36,6 +36,7 @@ from superinfer.executor.messages import (
     Submit,
     Tokens,
 )
+from superinfer.executor.silence import SILENCE_S
 from superinfer.executor.worker_messages import rebuild_error
 from superinfer.scheduler.outputs import StageTimes
 from superinfer.scheduler.request import Request
@@ -43,9 +44,6 @@ from superinfer.scheduler.steps import FinishReason
 
 RequestEvent = FellBack | Tokens | Finished | Rejected
 ENGINE_ENDED = "engine process ended unexpectedly"
-SILENCE_S = 30.0
-"""An engine that says nothing for so long is stopped or hangs: its loop goes round many times a second."""
-
 _BEAT_S = 1.0
 _ALIVE_CHECK_S = 0.2
 _LINGER_MS = 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,10 +92,14 @@ def check_bounds(
 
 
 def shortfalls(
-    contracts: Iterable[SLOContract], model: LatencyModel, prompt_tokens: int = 1, output_tokens: int = 1
+    contracts: Iterable[SLOContract],
+    model: LatencyModel | Callable[[SLOContract], LatencyModel],
+    prompt_tokens: int = 1,
+    output_tokens: int = 1,
 ) -> list[BoundCheck]:
-    """The bounds of these contracts that cannot be held."""
-    checks = (check for one in contracts for check in check_bounds(one, model, prompt_tokens, output_tokens))
+    """The bounds of these contracts that cannot be held, by one latency model or by that of each."""
+    of = (lambda _: model) if isinstance(model, LatencyModel) else model
+    checks = (check for one in contracts for check in check_bounds(one, of(one), prompt_tokens, output_tokens))
     return [check for check in checks if not check.attainable]
 
 

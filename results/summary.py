@@ -55,8 +55,23 @@ def summarize_contract(contract: SLOContract, outcomes: Sequence[Outcome]) -> di
     }
 
 
-def summarize_run(run: PolicyRun) -> dict[str, Any]:
-    """Figures of one policy. Goodput counts status "met"; tokens of unfinished requests are not output."""
+def served_by(outcomes: Sequence[Outcome], kind_of: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """By kind of domain, how many requests ran there, whole or in part, and how many of them met their contract."""
+    ran = [({kind_of[domain] for domain in outcome.domains}, outcome.status == "met") for outcome in outcomes]
+    return {
+        kind: {
+            "requests": sum(kind in kinds for kinds, _ in ran),
+            "met": sum(kind in kinds for kinds, met in ran if met),
+        }
+        for kind in dict.fromkeys(kind_of.values())
+    }
+
+
+def summarize_run(run: PolicyRun, kind_of: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Figures of one policy. Goodput counts status "met"; tokens of unfinished requests are not output.
+
+    `kind_of` has the kind of each domain, where domains are of several.
+    """
     outcomes = run.outcomes
     reached = attainment(outcomes)
     met = sum(outcome.status == "met" for outcome in outcomes)
@@ -64,6 +79,12 @@ def summarize_run(run: PolicyRun) -> dict[str, Any]:
     by_service: dict[str, list[Outcome]] = {service_id: [] for service_id in run.contracts}
     for outcome in outcomes:
         by_service[outcome.service_id].append(outcome)
+    contracts = {
+        service_id: summarize_contract(run.contracts[service_id], own) for service_id, own in by_service.items()
+    }
+    if kind_of:
+        for service_id, own in by_service.items():
+            contracts[service_id]["served_by"] = served_by(own, kind_of)
     return {
         "policy": run.policy,
         "duration_s": run.duration_s,
@@ -74,9 +95,7 @@ def summarize_run(run: PolicyRun) -> dict[str, Any]:
         "attainment_ci95": None if reached.ci95 is None else list(reached.ci95),
         "goodput_rps": met / run.duration_s if run.duration_s > 0 else 0.0,
         "output_tokens_per_s": tokens / run.duration_s if run.duration_s > 0 else 0.0,
-        "contracts": {
-            service_id: summarize_contract(run.contracts[service_id], own) for service_id, own in by_service.items()
-        },
+        "contracts": contracts,
         "faults": run.faults,
         "interrupted": run.interrupted,
         **({} if run.calibration is None else {"predictions": calibration_figures(run.calibration)}),
@@ -92,8 +111,9 @@ def summarize(
     device: str,
     simulated: bool,
     extra: Mapping[str, Any] | None = None,
+    kind_of: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The whole summary, ready for JSON. `extra` adds keys beside the fixed ones."""
+    """The whole summary, ready for JSON. `extra` adds keys to the fixed ones; `kind_of` is as of `summarize_run`."""
     return {
         "schema": SCHEMA,
         "simulated": simulated,
@@ -101,9 +121,10 @@ def summarize(
         "model": model,
         "device": device,
         **(extra or {}),
+        **({"domain_kinds": dict(kind_of)} if kind_of else {}),
         "interrupted": any(run.interrupted for run in runs),
         "token_agreement": None if simulated else token_agreement(runs),
-        "runs": [summarize_run(run) for run in runs],
+        "runs": [summarize_run(run, kind_of) for run in runs],
     }
 
 

@@ -41,7 +41,11 @@ def unloaded_ms(items: list[RequestShape], model: LatencyModel) -> tuple[float, 
 def _contract(request_class: RequestClass, model: LatencyModel, slo_scale: float, trace: Trace | None) -> SLOContract:
     slo = request_class.slo
     if slo is None:
-        return SLOContract(service_id=request_class.service_id, priority=request_class.priority)
+        return SLOContract(
+            service_id=request_class.service_id,
+            priority=request_class.priority,
+            precision_loss_allowed=request_class.precision_loss_allowed,
+        )
     e2e, ttft, tpot = unloaded_ms(sample_class(request_class, SAMPLES, trace), model)
 
     def bounds(absolute: float | None, scale: float | None, unloaded: float | None) -> tuple[Bound, ...]:
@@ -54,4 +58,5 @@ def _contract(request_class: RequestClass, model: LatencyModel, slo_scale: float
         ttft=bounds(slo.ttft_ms, slo.ttft_scale, ttft),
         tpot=bounds(slo.tpot_ms, slo.tpot_scale, tpot),
         priority=request_class.priority,
+        precision_loss_allowed=request_class.precision_loss_allowed,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,9 +13,11 @@ import numpy as np
 from superinfer.cli.bench.scenario import Scenario, override
 from superinfer.cli.bench.target import SimulationTarget
 from superinfer.cli.bench.workload import class_order, offered_rate, sample_class, scenario_trace
+from superinfer.executor.config import DomainGroup
 from superinfer.executor.simulation.loop import simulate
 from superinfer.profiler.latency_model import LatencyModel
-from superinfer.scheduler.config import SchedulerConfig
+from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.domain_kind import DomainKind
 from superinfer.scheduler.request import Request, SamplingParams
 
 
@@ -27,8 +30,32 @@ class HasLatencyModel(Protocol):
         ...
 
 
+class HasKinds(Protocol):
+    """Domains of several kinds: a simulation's target, or what stands in for one."""
+
+    @property
+    def domains(self) -> list[DomainSpec]:
+        """Each domain; of its KV blocks there are enough."""
+        ...
+
+    @property
+    def kinds(self) -> tuple[DomainKind, ...]:
+        """The kinds that they name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnequalDomains:
+    """Domains of several kinds and no more than that."""
+
+    domains: list[DomainSpec]
+    kinds: tuple[DomainKind, ...]
+
+
 REQUESTS_PER_DOMAIN = 1000
 """Enough for the middle half to be within a few per cent of the long-run rate."""
+PLENTY_OF_BLOCKS = 1 << 17
+"""KV blocks of a domain whose memory is not what limits it."""
 POLICY = "fcfs"
 """Capacity is what a plain continuous-batching server reaches, whatever policies are then compared."""
 
@@ -40,14 +67,14 @@ def capacity_rps(
     *,
     limits: SchedulerConfig | None = None,
     kv_blocks: int | None = None,
-    unequal: SimulationTarget | None = None,
+    unequal: HasKinds | None = None,
 ) -> float:
     """Requests per second of this mix that saturated devices finish, by simulation with the latency model.
 
     All requests are there from the start; the rate is that of the middle half of the completions, with a full batch.
     What workers on neighbouring cores take from each other is not in the model. `limits` are the scheduler's, its
     defaults if None; `kv_blocks` are those of a domain, as many as a full batch needs if None. Domains that are not
-    equal are those of the target `unequal`.
+    equal are `unequal`.
     """
     requests = _backlog(scenario, REQUESTS_PER_DOMAIN * domains)
     longest = max(len(r.prompt_token_ids) + r.sampling.max_tokens for r in requests)
@@ -68,6 +95,13 @@ def capacity_rps(
     finished = sorted(run.requests.finished_s)
     first, last = len(finished) // 4, 3 * len(finished) // 4
     return (last - first) / (finished[last] - finished[first])
+
+
+def domains_of(groups: Sequence[DomainGroup], kinds: Sequence[DomainKind]) -> UnequalDomains:
+    """The domains of an engine's groups, by the numbers that the engine gives them, with all the memory they need."""
+    names = [group.kind_id for group in groups for _ in range(group.domains)]
+    specs = [DomainSpec(str(number), PLENTY_OF_BLOCKS, kind=name) for number, name in enumerate(names)]
+    return UnequalDomains(specs, tuple(kinds))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from superinfer.cli.console import err, out
+from superinfer.cli.domain_options import DomainKindFlags, DomainsFile
 from superinfer.cli.kv_options import (
     DecayProfilePath,
     HostKVMemory,
@@ -60,6 +61,8 @@ def bench(
     rate: Annotated[float | None, typer.Option(help="Offered rate in requests/s, instead of --load.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of arrivals, lengths and prompts.", min=0)] = 0,
     domains: Annotated[int | None, typer.Option(help="Fault domains, one worker process each.", min=1)] = None,
+    domain_kind: DomainKindFlags = None,
+    domains_file: DomainsFile = None,
     fault_domains: Annotated[
         Path | None, typer.Option(help="YAML file of contracts and the domains that serve them. Default: all by all.")
     ] = None,
@@ -100,6 +103,7 @@ def bench(
     """
     from superinfer.cli.bench.options import BenchOptions
     from superinfer.cli.bench.session import raise_engine_error, run_bench
+    from superinfer.cli.domain_kinds import asked_kinds
     from superinfer.cli.host_memory import checkpoints
     from superinfer.cli.serve.sizes import parse_bytes
 
@@ -114,6 +118,7 @@ def bench(
         rate_rps=rate,
         seed=seed,
         domains=domains,
+        kinds=tuple(asked_kinds(domain_kind, domains_file, domains)),
         fault_domains=fault_domains,
         admission=_checked_admission(admission),
         slo_scale=slo_scale,
@@ -149,13 +154,24 @@ def _report(result: BenchResult, *, as_json: bool) -> None:
 
         console = out if out.is_terminal else Console(width=WIDTH_IN_FILES)
         console.print(render_table(result.summary))
-        for line in fault_lines(result):
+        for line in (*kind_lines(result), *fault_lines(result)):
             out.print(line, highlight=False, markup=False, soft_wrap=True)
         for run in result.summary["runs"]:
             if "predictions" in run:
                 line = calibration_line(run["policy"], run["predictions"])
                 out.print(line, highlight=False, markup=False, soft_wrap=True)
     err.print(f"run folder: {result.folder}", highlight=False, soft_wrap=True)
+
+
+def kind_lines(result: BenchResult) -> list[str]:
+    """Where domains are of several kinds one line per policy and contract: how many of its requests ran on each."""
+    return [
+        f"{run['policy']}: {service_id} ran on "
+        + ", ".join(f"{kind} {part['requests']} ({part['met']} met)" for kind, part in figures["served_by"].items())
+        for run in result.summary["runs"]
+        for service_id, figures in run["contracts"].items()
+        if "served_by" in figures
+    ]
 
 
 def fault_lines(result: BenchResult) -> list[str]:

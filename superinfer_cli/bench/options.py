@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from superinfer.cli.domain_kinds import KindOptions
 from superinfer.executor.config import Checkpoint, DType
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -25,6 +26,7 @@ class BenchOptions:
     rate_rps: float | None = None
     seed: int = 0
     domains: int | None = None
+    kinds: tuple[KindOptions, ...] = ()
     fault_domains: Path | None = None
     admission: Literal["accept", "refuse"] = "accept"
     slo_scale: float = 1.0

@@ -10,16 +10,17 @@ from typing import Any
 
 from superinfer.cli.bandwidth import ensure_bandwidth
 from superinfer.cli.bench.bounds import build_contracts
-from superinfer.cli.bench.capacity import capacity_rps
+from superinfer.cli.bench.capacity import capacity_rps, domains_of
 from superinfer.cli.bench.options import DEFAULT_MODEL, BenchOptions
 from superinfer.cli.bench.run import Load, longest_request
 from superinfer.cli.bench.scenario import Scenario, load_scenario, override
 from superinfer.cli.bench.workload import Encode, build_warmup, build_workload, encode_by_hash, offered_rate
 from superinfer.cli.console import err
+from superinfer.cli.domain_kinds import make_groups, predicted_kinds
 from superinfer.cli.host_memory import host_blocks
 from superinfer.cli.profile import ensure_profile
 from superinfer.contracts.errors import ModelError, UsageError
-from superinfer.executor.config import EngineConfig
+from superinfer.executor.config import DomainGroup, EngineConfig
 from superinfer.executor.models.catalog import resolve_model
 from superinfer.executor.models.source import ModelSource
 from superinfer.executor.tokenizer import load_tokenizer
@@ -44,6 +45,7 @@ class Plan:
     capacity_rps: float
     max_model_len: int
     fault_map: FaultMap
+    groups: list[DomainGroup]
 
 
 def resolve_scenario(options: BenchOptions) -> Scenario:
@@ -68,6 +70,8 @@ def resolve_scenario(options: BenchOptions) -> Scenario:
         changes["requests"] = options.requests
     if options.domains is not None:
         changes["domains"] = options.domains
+    if options.kinds:
+        changes["domains"] = sum(kind.domains for kind in options.kinds)
     if options.load is not None or options.rate_rps is not None:
         changes |= {"load": options.load, "rate_rps": options.rate_rps}
     return override(scenario, changes) if changes else scenario
@@ -80,7 +84,9 @@ def make_plan(options: BenchOptions, scenario: Scenario) -> Plan:
     profile_path = ensure_profile(source, options.dtype, random_weights=options.random_weights, console=err)
     profile = load_profile(profile_path)
     model = profile.latency_model
-    capacity = capacity_rps(profile, scenario, scenario.domains)
+    groups = requested_groups(options, source)
+    unequal = domains_of(groups, predicted_kinds(groups)) if groups else None
+    capacity = capacity_rps(profile, scenario, scenario.domains, unequal=unequal)
     rate = offered_rate(scenario, capacity)
     contracts = build_contracts(scenario, model, slo_scale=options.slo_scale)
     if any(contract.resources.reserved_bandwidth_gb_per_s for contract in contracts.values()):
@@ -103,6 +109,20 @@ def make_plan(options: BenchOptions, scenario: Scenario) -> Plan:
         capacity_rps=capacity,
         max_model_len=_max_model_len(load, profile, scenario),
         fault_map=fault_map,
+        groups=groups,
+    )
+
+
+def requested_groups(options: BenchOptions, source: ModelSource) -> list[DomainGroup]:
+    """The kinds of domains that were asked for; empty where all are equal."""
+    return make_groups(
+        options.kinds,
+        source,
+        options.dtype,
+        random_weights=options.random_weights,
+        kv_cache_bytes=options.kv_cache_bytes,
+        host_kv_memory=options.host_kv_memory,
+        block_size=SchedulerConfig().block_size,
     )
 
 
@@ -126,6 +146,7 @@ def engine_config(options: BenchOptions, plan: Plan, policy: str, journal: Path 
             decay_profile_path=decay_profile_path(options),
         ),
         contracts=list(plan.load.contracts.values()),
+        groups=plan.groups,
         journal_path=None if journal is None else str(journal),
     )
 

@@ -122,6 +122,7 @@ class RequestClass(_Strict):
     output_tokens: Lengths
     slo: Slo | None = None
     priority: float = Field(default=1.0, gt=0, description="for policies that rank by priority; higher goes first")
+    precision_loss_allowed: bool = Field(default=False, description="may run on domains of a lower precision")
 
 
 class Arrival(_Strict):

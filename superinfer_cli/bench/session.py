@@ -102,11 +102,19 @@ def _summary(options: BenchOptions, plan: Plan, runs: list[PolicyRun], engine_er
             "clairvoyant_bound": _clairvoyant_bound(options, plan),
             "engine_error": engine_error,
         },
+        kind_of={
+            str(number): kind
+            for number, kind in enumerate(group.kind_id for group in plan.groups for _ in range(group.domains))
+        },
     )
 
 
 def _clairvoyant_bound(options: BenchOptions, plan: Plan) -> dict[str, Any] | None:
-    """What the whole load would allow a scheduler that knew it beforehand; see `superinfer.results.clairvoyant`."""
+    """What the whole load would allow a scheduler that knew it beforehand; see `superinfer.results.clairvoyant`. None
+    for domains of several kinds, of which the bound knows nothing.
+    """
+    if plan.groups:
+        return None
     offers = [
         Offer(planned.service_id, planned.offset_s, len(planned.prompt_token_ids), planned.output_tokens)
         for planned in plan.load.workload
@@ -134,6 +142,7 @@ def _config(options: BenchOptions, plan: Plan) -> dict[str, Any]:
         "capacity_rps": plan.capacity_rps,
         "contracts": [msgspec.to_builtins(contract) for contract in plan.load.contracts.values()],
         "model": {"name": plan.source.name, "directory": str(plan.source.directory)},
+        "domain_kinds": [msgspec.to_builtins(group) for group in plan.groups],
         "profile": {"path": str(plan.profile_path), "created": plan.profile.created},
         "device": msgspec.to_builtins(plan.profile.device),
         "max_model_len": plan.max_model_len,

@@ -78,6 +78,7 @@ def run_simulated_bench(options: BenchOptions, scenario: Scenario, folder: Path)
             "clairvoyant_bound": _clairvoyant_bound(load, contracts, target),
             "engine_error": None,
         },
+        kind_of={spec.domain_id: spec.kind for spec in target.domains if target.kinds},
     )
     summary["interrupted"] = is_interrupted
     config = {
@@ -113,9 +114,11 @@ def _target(options: BenchOptions, scenario: Scenario) -> SimulationTarget:
             domains=scenario.domains,
             random_weights=options.random_weights,
             kv_cache_bytes=options.kv_cache_bytes,
+            asked=options.kinds,
         )
     for flag, given in (
         ("--domains", options.domains),
+        ("--domain-kind", options.kinds or None),
         ("--kv-cache-memory", options.kv_cache_bytes),
         ("--random-weights", options.random_weights or None),
         ("--host-kv-memory", options.host_kv_memory),

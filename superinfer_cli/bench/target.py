@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +22,9 @@ from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.domain_kind import DomainKind, speed_rank
 from superinfer.scheduler.serving_groups import serving_groups
 from superinfer.scheduler.topology import load_topology
+
+if TYPE_CHECKING:
+    from superinfer.cli.domain_kinds import KindOptions
 
 LOCAL_RESTART_S = 0.5
 """From the death of a worker of this machine to its successor's being ready: process start, weights, kernels."""
@@ -112,10 +116,20 @@ def cluster_target(model: str, topology_path: Path, dtype: str) -> SimulationTar
 
 
 def local_target(
-    model: str, dtype: Any, *, domains: int, random_weights: bool, kv_cache_bytes: int | None
+    model: str,
+    dtype: Any,
+    *,
+    domains: int,
+    random_weights: bool,
+    kv_cache_bytes: int | None,
+    asked: Sequence[KindOptions] = (),
 ) -> SimulationTarget:
-    """This machine's workers, by the measured profile of the model (measured now where there is none)."""
+    """This machine's workers, by the measured profile of the model (measured now where there is none).
+
+    `asked` are their kinds, where they are of several.
+    """
     from superinfer.cli.console import err
+    from superinfer.cli.domain_kinds import make_groups, predicted_kinds
     from superinfer.cli.profile import ensure_profile
     from superinfer.executor.kv_cache import plan_device_blocks
     from superinfer.executor.model.memory import available_memory_bytes
@@ -136,12 +150,23 @@ def local_target(
         available_bytes=available_memory_bytes() // domains,
     )
     model_constants = profile.latency_model
+    groups = make_groups(
+        asked,
+        source,
+        dtype,
+        random_weights=random_weights,
+        kv_cache_bytes=kv_cache_bytes,
+        host_kv_memory=None,
+        block_size=limits.block_size,
+    )
+    kinds = predicted_kinds(groups)
+    names = [group.kind_id for group in groups for _ in range(group.domains)] or [""] * domains
     return SimulationTarget(
         model=source.name,
         device=profile.device.name,
         dtype=profile.dtype,
         latency_model=model_constants,
-        domains=[DomainSpec(str(number), kv_blocks) for number in range(domains)],
+        domains=[DomainSpec(str(number), kv_blocks, kind=name) for number, name in enumerate(names)],
         limits=limits,
         sigma=model_constants.log_sigma if profile.noise is None else profile.noise.sigma,
         drift=None if profile.noise is None else profile.noise.drift,
@@ -151,7 +176,13 @@ def local_target(
         lead_s=LEAD_S + LEAD_PLANS * LOCAL_PLANNING_S,
         client_s=LOCAL_CLIENT_S,
         max_position=profile.architecture.max_position,
-        origin={"latency_model": "measured", "profile": {"path": str(path), "created": profile.created}},
+        origin={
+            "latency_model": "measured",
+            "profile": {"path": str(path), "created": profile.created},
+            "kinds": [msgspec.to_builtins(group) for group in groups],
+        },
+        kinds=tuple(kinds),
+        copies_s={kind.kind_id: 0.0 for kind in kinds},
     )
 
 

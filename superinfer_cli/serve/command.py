@@ -7,12 +7,15 @@ import contextlib
 import signal
 import socket
 import stat
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from superinfer.cli.domain_options import DomainKindFlags, DomainsFile
 from superinfer.cli.kv_options import (
     DecayProfilePath,
     HostKVMemory,
@@ -21,11 +24,13 @@ from superinfer.cli.kv_options import (
     SaveIntervalMs,
     SaveStrategy,
 )
+from superinfer.executor.silence import SILENCE_S
 
 if TYPE_CHECKING:
     from superinfer.cli.serve.api_keys import KeyHolder
     from superinfer.cli.serve.contract_book import ContractBook
     from superinfer.executor.config import EngineConfig
+    from superinfer.executor.messages import DomainInfo
     from superinfer.executor.models.source import ModelSource
 
 API_KEY_VARIABLE = "SUPERINFER_API_KEY"
@@ -50,7 +55,11 @@ def serve(
         typer.Option("--allow-unattainable", help="Accept bounds below the model's own unloaded time on this machine."),
     ] = False,
     policy: Annotated[str, typer.Option(help="Scheduling policy.")] = "slack",
-    domains: Annotated[int, typer.Option(min=1, help="Fault domains: one worker process each.")] = 1,
+    domains: Annotated[
+        int | None, typer.Option(min=1, help="Fault domains: one worker process each.", show_default="1")
+    ] = None,
+    domain_kind: DomainKindFlags = None,
+    domains_file: DomainsFile = None,
     fault_domains: Annotated[
         Path | None,
         typer.Option(
@@ -126,7 +135,7 @@ def serve(
     engine_timeout: Annotated[
         float,
         typer.Option(min=1, help="Seconds of silence after which a stopped or hung engine's requests end with a 503."),
-    ] = 30.0,
+    ] = SILENCE_S,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="What is logged to standard error.")
     ] = "info",
@@ -135,6 +144,7 @@ def serve(
     import msgspec
 
     from superinfer.cli.bandwidth import ensure_bandwidth
+    from superinfer.cli.domain_kinds import asked_kinds, fastest_model, make_groups, predicted_kinds
     from superinfer.cli.host_memory import checkpoints, host_blocks
     from superinfer.cli.serve.address import bind
     from superinfer.cli.serve.api_keys import load_api_keys
@@ -150,23 +160,27 @@ def serve(
         note,
         note_other_devices,
         note_unreserved,
+        note_unserved,
         read_fault_map,
     )
     from superinfer.cli.serve.sizes import parse_bytes
     from superinfer.contracts.errors import UsageError
     from superinfer.contracts.state_file import StateFile
     from superinfer.profiler.store import load_profile
+    from superinfer.scheduler.config import SchedulerConfig
 
     if served_model_name is not None and not served_model_name.strip():
         raise UsageError(f"--served-model-name {served_model_name!r}: a name that is not empty is expected")
     keys = api_keys(api_key)
     kv_cache_bytes = None if kv_cache_memory is None else parse_bytes(kv_cache_memory, "--kv-cache-memory")
     check_scheduling(policy, decay_profile)
+    asked = asked_kinds(domain_kind, domains_file, domains)
+    domain_count = sum(kind.domains for kind in asked) or domains or 1
     with contextlib.ExitStack() as stack:
         state_file = None if contracts_state is None else stack.enter_context(StateFile(contracts_state))
         registry, state = load_contracts_and_state(contracts, state_file, note)
         contract_ids = all_contract_ids(registry.list())
-        fault_map = read_fault_map(fault_domains, contract_ids, domains)
+        fault_map = read_fault_map(fault_domains, contract_ids, domain_count)
         holders = load_api_keys(api_key_file, contract_ids) if api_key_file is not None else ()
         if api_key_file is not None and api_key_file.stat().st_mode & READABLE_BY_OTHERS:
             note(f"--api-keys {api_key_file}: other users of this machine can read it; chmod 600 keeps it to yourself")
@@ -176,17 +190,27 @@ def serve(
             note(f"{host} can be reached from other machines and no API key is set; anyone may use the server")
         source = find_model(model)
         length = context_length(source, max_model_len)
+        groups = make_groups(
+            asked,
+            source,
+            dtype,
+            random_weights=random_weights,
+            kv_cache_bytes=kv_cache_bytes,
+            host_kv_memory=host_kv_memory,
+            block_size=SchedulerConfig().block_size,
+        )
         config = engine_config(
             source,
             contracts=registry.list(),
             policy=policy,
-            domains=domains,
+            domains=domain_count,
             dtype=dtype,
             random_weights=random_weights,
             kv_cache_bytes=kv_cache_bytes,
             max_model_len=length,
             decay_profile=decay_profile,
             fault_map=fault_map,
+            groups=groups,
         )
         profile = load_profile(Path(config.profile_path))
         scheduling = msgspec.structs.replace(
@@ -202,9 +226,13 @@ def serve(
             scheduler=scheduling,
             checkpoint=checkpoints(checkpoint, save_interval_ms, save_strategy, host_kv_memory),
         )
-        latency_model = profile.latency_model
+        kinds = predicted_kinds(groups)
+        latency_model = fastest_model(kinds) if kinds else profile.latency_model
         note_unreserved(registry.list(), ensure_bandwidth())
-        note_other_devices(registry.list(), profile.device.name)
+        if kinds:
+            note_unserved(registry.list(), kinds)
+        else:
+            note_other_devices(registry.list(), profile.device.name)
         check_attainable(registry.list(), latency_model, allow=allow_unattainable)
         book = ContractBook(
             registry,
@@ -242,6 +270,12 @@ def _is_loopback(bound: socket.socket) -> bool:
 def count(number: int, noun: str) -> str:
     """ "1 domain", "2 domains", "2 processes"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def domains_text(domains: Sequence[DomainInfo]) -> str:
+    """ "2 domains", or where they are of several kinds "2 domains (1 float32, 1 int8)"."""
+    text, kinds = count(len(domains), "domain"), Counter(domain.kind for domain in domains)
+    return text if len(kinds) < 2 else f"{text} ({', '.join(f'{number} {kind}' for kind, number in kinds.items())})"
 
 
 def run(
@@ -285,7 +319,7 @@ def run(
         def on_ready() -> None:
             out.print(
                 f"serving {model_name} at {url(host, port)}/v1 · policy {config.scheduler.policy} · "
-                f"{count(len(ready.domains), 'domain')} · {count(len(book.registry.list()) - 1, 'contract')}",
+                f"{domains_text(ready.domains)} · {count(len(book.registry.list()) - 1, 'contract')}",
                 markup=False,
                 highlight=False,
                 soft_wrap=True,

@@ -18,8 +18,8 @@ from superinfer.profiler.latency_model import LatencyModel
 class ContractBook:
     """The registry, and beside it what outlives the server.
 
-    Without a `state_file` changes last until the server ends; without a `latency_model` bounds are not checked. The
-    callers see to it that one change is made at a time.
+    Without a `state_file` changes last until the server ends; without a `latency_model`, one for all contracts or that
+    of each, bounds are not checked. The callers see to it that one change is made at a time.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class ContractBook:
         *,
         state_file: StateFile | None = None,
         state: ContractState | None = None,
-        latency_model: LatencyModel | None = None,
+        latency_model: LatencyModel | Callable[[SLOContract], LatencyModel] | None = None,
         allow_unattainable: bool = False,
     ) -> None:
         self.registry = registry

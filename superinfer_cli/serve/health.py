@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import JSONResponse, Response
 
@@ -15,7 +16,9 @@ router = APIRouter()
 
 @router.get("/health")
 async def health(service: Annotated[Service, Depends(get_service)]) -> Response:
-    """What a load balancer asks; 503 says why. `devices` has the figures of each that it can measure."""
+    """What a load balancer asks; 503 says why. `domains` says of which kind each is and what it does, `devices` has the
+    figures of each that it can measure.
+    """
     if service.in_flight.draining:
         raise unavailable("The server is shutting down.", code="shutting_down")
     stats = await engine_stats(service)
@@ -25,6 +28,7 @@ async def health(service: Annotated[Service, Depends(get_service)]) -> Response:
         {
             "status": "ok",
             "domains_up": stats.domains_up,
+            "domains": [msgspec.structs.asdict(domain) for domain in stats.domains],
             "running": stats.running,
             "waiting": stats.waiting,
             "kv_blocks_free": stats.kv_blocks_free,

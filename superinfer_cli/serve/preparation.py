@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,7 @@ from superinfer.cli.profile import ensure_profile
 from superinfer.cli.serve.command import API_KEY_VARIABLE
 from superinfer.contracts.contract import SLOContract
 from superinfer.contracts.errors import UsageError
-from superinfer.executor.config import EngineConfig
+from superinfer.executor.config import DomainGroup, EngineConfig
 from superinfer.executor.model.config_fields import ConfigFields, read_json_object
 from superinfer.executor.models.catalog import resolve_model
 from superinfer.executor.models.source import ModelSource
@@ -20,6 +20,7 @@ from superinfer.profiler.feasibility import UnattainableContractError, shortfall
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.decay import load_decay_profile
+from superinfer.scheduler.domain_kind import DomainKind
 from superinfer.scheduler.fault_map import FaultMap, load_fault_map, resolve_fault_map
 from superinfer.scheduler.ledger import DeviceBandwidth
 from superinfer.scheduler.policies.planner_config import planner_from_mapping
@@ -103,12 +104,19 @@ def engine_config(
     max_model_len: int,
     decay_profile: Path | None,
     fault_map: FaultMap,
+    groups: list[DomainGroup],
 ) -> EngineConfig:
-    """What the engine is started with; the model is profiled here on its first use on this machine."""
-    profile_path = ensure_profile(source, dtype, random_weights=random_weights, console=err)
+    """What the engine is started with; the model is profiled here on its first use on this machine.
+
+    With `groups` domains are of their kinds.
+    """
+    if groups:
+        profile_path = groups[0].profile_path
+    else:
+        profile_path = str(ensure_profile(source, dtype, random_weights=random_weights, console=err))
     return EngineConfig(
         model_dir=str(source.directory),
-        profile_path=str(profile_path),
+        profile_path=profile_path,
         domains=domains,
         dtype=dtype,
         random_weights=random_weights,
@@ -120,10 +128,13 @@ def engine_config(
             fault_domains=fault_map,
         ),
         contracts=contracts,
+        groups=groups,
     )
 
 
-def check_attainable(contracts: list[SLOContract], model: LatencyModel, *, allow: bool) -> None:
+def check_attainable(
+    contracts: list[SLOContract], model: LatencyModel | Callable[[SLOContract], LatencyModel], *, allow: bool
+) -> None:
     """UnattainableContractError where a bound is below what one token takes; a note for each where let in."""
     short = shortfalls(contracts, model)
     if short and not allow:
@@ -142,6 +153,17 @@ def note_unreserved(contracts: Iterable[SLOContract], bandwidth_gb_per_s: float)
             note(
                 f"contract {contract.service_id} reserves {wanted:g} GB/s; at most {most:.1f} GB/s of a domain can be, "
                 "so its requests will be refused"
+            )
+
+
+def note_unserved(contracts: Iterable[SLOContract], kinds: Sequence[DomainKind]) -> None:
+    """A note for each contract that permits none of the kinds of domains that there are."""
+    known = ", ".join(f"{kind.kind_id} ({kind.devices} × {kind.device_type}, {kind.precision})" for kind in kinds)
+    for contract in contracts:
+        if kinds and not any(kind.permits(contract) for kind in kinds):
+            note(
+                f"contract {contract.service_id}: no domain has the devices and the precision it asks for, so its "
+                f"requests will be refused; there are: {known}"
             )
 
 

@@ -29,6 +29,8 @@ from superinfer.scheduler.outputs import FinishOutput
         (["--kv-cache-memory", "plenty"], ["--kv-cache-memory", "plenty"]),
         (["--decay-profile", "nowhere.yaml"], ["nowhere.yaml", "cannot be read"]),
         (["--simulate", "--journal"], ["--journal", "--simulate"]),
+        (["--domain-kind", "int4=1"], ["--domain-kind 'int4=1'", "like int8=1"]),
+        (["--domain-kind", "int8=1", "--domains", "2"], ["--domains 2", "--domain-kind"]),
         (["nightmare"], ["nightmare", "mixed, jitter, fault"]),
         (["fault", "--out", os.path.dirname(__file__)], ["--out", "exists", "--force"]),
     ],

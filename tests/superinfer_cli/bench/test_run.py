@@ -7,10 +7,11 @@ import os
 import signal
 
 import pytest
-from engine_harness import RUNNER, toy_config
+from engine_harness import RUNNER, toy_config, write_profile
 from toy_runner import expected_output
 from typer.testing import CliRunner
 
+from superinfer.cli import domain_kinds
 from superinfer.cli.bench import plan, session
 from superinfer.cli.bench.bounds import build_contracts
 from superinfer.cli.bench.progress import LoadProgress
@@ -153,3 +154,30 @@ def test_the_command_shows_a_table_and_where_the_run_lies(toy_bench, tmp_path):
     assert "hospital-core-emergency-triage-long" in result.stdout
     assert "fcfs" in result.stdout
     assert str(out) in result.stderr
+
+
+def test_domains_of_several_kinds_serve_who_permits_them_and_the_report_says_who_ran_where(
+    toy_bench, tmp_path, monkeypatch
+):
+    profiles = {dtype: write_profile(tmp_path / f"{dtype}.json", 0.01) for dtype in ("float32", "int8")}
+    monkeypatch.setattr(domain_kinds, "ensure_profile", lambda source, dtype, **options: profiles[dtype])
+    scenario = tmp_path / "mix.yaml"
+    scenario.write_text(
+        "{name: mix, requests: 60, rate_rps: 60, classes: ["
+        "{service_id: strict, share: 1, prompt_tokens: 8, output_tokens: 12, slo: {latency_ms: 5000}}, "
+        "{service_id: lax, share: 1, prompt_tokens: 8, output_tokens: 12, slo: {latency_ms: 5000}, "
+        "precision_loss_allowed: true}]}"
+    )
+    kinds = ("--dtype", "float32", "--domain-kind", "float32=1", "--domain-kind", "int8=1")
+    out = tmp_path / "run"
+    result = toy_bench(str(scenario), *kinds, "--policy", "slack", "--out", str(out))
+    assert result.exit_code == 0, result.stderr
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["domains"] == 2
+    assert summary["domain_kinds"] == {"0": "float32", "1": "int8"}
+    strict, lax = (summary["runs"][0]["contracts"][name]["served_by"] for name in ("strict", "lax"))
+    assert (strict["float32"]["requests"], strict["int8"]["requests"]) == (30, 0)
+    assert lax["float32"]["requests"] + lax["int8"]["requests"] == 30
+    assert lax["int8"]["met"] == lax["int8"]["requests"] > 0
+    assert "slack: strict ran on float32 30 (30 met), int8 0 (0 met)" in result.stdout
+    assert summary["clairvoyant_bound"] is None

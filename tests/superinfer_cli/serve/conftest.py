@@ -14,7 +14,7 @@ from superinfer.cli.serve.contract_book import ContractBook
 from superinfer.cli.serve.state import ServerSettings
 from superinfer.contracts.contract import Bound, SLOContract, best_effort_contract
 from superinfer.contracts.registry import ContractRegistry
-from superinfer.executor.messages import ContractStats, FellBack, Finished, Rejected, Stats, Tokens
+from superinfer.executor.messages import ContractStats, DomainStats, FellBack, Finished, Rejected, Stats, Tokens
 from superinfer.scheduler.outputs import StageTimes
 from superinfer.scheduler.request import Request
 
@@ -58,6 +58,7 @@ class MemoryEngine:
         self.retired: list[str] = []
         self.contract_stats: list[ContractStats] = []
         self.domains_up = ["0"]
+        self.domains: list[DomainStats] = []
         self.reserved_gb_per_s: dict[str, dict[str, float]] = {}
         self.answers_stats = True
 
@@ -131,6 +132,7 @@ class MemoryEngine:
             kv_blocks_free=8,
             contracts=self.contract_stats,
             domains_up=self.domains_up,
+            domains=self.domains,
             reserved_gb_per_s=self.reserved_gb_per_s,
         )
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from superinfer.executor.messages import DomainStats
 from superinfer.executor.runtime.device_sampler import DeviceSampler
 from superinfer.executor.runtime.metrics import DeviceMetrics
 from superinfer.executor.runtime.simulated import SimulatedRuntime
@@ -114,6 +115,21 @@ async def test_health_follows_the_engine(client, engine, monkeypatch):
     monkeypatch.setattr("superinfer.cli.serve.state.ENGINE_ANSWER_S", 0.05)
     engine.answers_stats = False
     assert (await client.get("/health")).status_code == 503
+
+
+async def test_health_says_of_which_kind_each_domain_is(client, engine):
+    engine.domains = [DomainStats("0", "quick", "int8", True, 2, 1, 100, 40)]
+    (domain,) = (await client.get("/health")).json()["domains"]
+    assert domain == {
+        "domain_id": "0",
+        "kind": "quick",
+        "precision": "int8",
+        "is_up": True,
+        "running": 2,
+        "rotated": 1,
+        "kv_blocks_total": 100,
+        "kv_blocks_free": 40,
+    }
 
 
 async def test_health_has_the_figures_that_devices_have(make_app):

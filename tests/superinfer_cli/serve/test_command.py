@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from superinfer.cli.serve.command import domains_text
 from superinfer.cli.serve.contract_book import load_contracts_and_state
 from superinfer.cli.serve.preparation import (
     all_contract_ids,
@@ -14,13 +15,16 @@ from superinfer.cli.serve.preparation import (
     context_length,
     note_other_devices,
     note_unreserved,
+    note_unserved,
     read_fault_map,
 )
 from superinfer.contracts.contract import Bound, ResourceConstraints, SLOContract
 from superinfer.contracts.errors import ContractConflictError, ModelError, UsageError
+from superinfer.executor.messages import DomainInfo
 from superinfer.executor.models.source import ModelSource
 from superinfer.profiler.feasibility import UnattainableContractError
 from superinfer.profiler.latency_model import LatencyModel
+from superinfer.scheduler.domain_kind import DomainKind
 
 
 def test_keys_come_from_flags_and_environment_and_leave_the_environment(monkeypatch):
@@ -139,3 +143,24 @@ def test_devices_that_a_contract_asks_for_and_this_server_lacks_are_noted(capsys
         [SLOContract(service_id="c", resources=ResourceConstraints(preferred_gpu_type="H100"))], "NVIDIA H100"
     )
     assert capsys.readouterr().err == ""
+
+
+def test_a_contract_that_no_kind_of_domain_may_serve_is_noted(capsys):
+    model = LatencyModel(0.01, [(1, 0.0), (256, 1e-6)], 0.0, 0.0, 0.0, 0.0, 0.0)
+    rounded = DomainKind("quick", model, precision="int8", loses_precision=True, device_type="CPU")
+    contracts = [SLOContract(service_id="lax", precision_loss_allowed=True), SLOContract(service_id="strict")]
+    note_unserved(contracts, [])
+    note_unserved(contracts, [rounded, DomainKind("exact", model, precision="float32")])
+    assert capsys.readouterr().err == ""
+    note_unserved(contracts, [rounded])
+    said = capsys.readouterr().err
+    assert "contract strict: no domain has the devices and the precision it asks for" in said
+    assert "quick (1 × CPU, int8)" in said
+    assert "lax" not in said
+
+
+def test_the_ready_line_counts_domains_by_kind_where_there_are_several():
+    one, other = DomainInfo("0", 1, 8, 16, "float32"), DomainInfo("1", 2, 8, 16, "int8")
+    assert domains_text([one]) == "1 domain"
+    assert domains_text([one, one]) == "2 domains"
+    assert domains_text([one, other, other]) == "3 domains (1 float32, 2 int8)"

@@ -253,6 +253,7 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded(server):
         (("./no-such-directory",), 3, "./no-such-directory"),
         ((MODEL, "--contracts", "no-such-directory"), 4, "no-such-directory"),
         ((MODEL, "--policy", "luck"), 2, "luck"),
+        ((MODEL, "--domain-kind", "int8=0"), 2, "--domain-kind 'int8=0'"),
         ((MODEL, "--kv-cache-memory", "lots"), 2, "--kv-cache-memory"),
         ((MODEL, "--max-model-len", "99999999"), 2, "99999999"),
         ((MODEL, "--decay-profile", "nowhere.yaml"), 2, "nowhere.yaml"),
