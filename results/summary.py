@@ -11,6 +11,7 @@ import msgspec
 from superinfer.contracts.contract import SLOContract
 from superinfer.results.attainment import attainment, check_bounds, distribution, missed_by_stage
 from superinfer.results.calibration import Calibration, calibration_figures
+from superinfer.results.goodput import contested_s, goodput_rps
 from superinfer.results.outcome import Outcome
 
 SCHEMA = "superinfer.bench/1"
@@ -68,13 +69,13 @@ def served_by(outcomes: Sequence[Outcome], kind_of: Mapping[str, str]) -> dict[s
 
 
 def summarize_run(run: PolicyRun, kind_of: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Figures of one policy. Goodput counts status "met"; tokens of unfinished requests are not output.
+    """Figures of one policy. Goodput counts status "met" over the time in which requests could be met, throughput is
+    over all of the duration; tokens of unfinished requests are not output.
 
     `kind_of` has the kind of each domain, where domains are of several.
     """
     outcomes = run.outcomes
     reached = attainment(outcomes)
-    met = sum(outcome.status == "met" for outcome in outcomes)
     tokens = sum(o.output_tokens for o in outcomes if o.status in ("met", "missed"))
     by_service: dict[str, list[Outcome]] = {service_id: [] for service_id in run.contracts}
     for outcome in outcomes:
@@ -93,7 +94,8 @@ def summarize_run(run: PolicyRun, kind_of: Mapping[str, str] | None = None) -> d
         "failed": len(outcomes) - _completed(outcomes),
         "attainment": reached.share,
         "attainment_ci95": None if reached.ci95 is None else list(reached.ci95),
-        "goodput_rps": met / run.duration_s if run.duration_s > 0 else 0.0,
+        "goodput_rps": goodput_rps(outcomes, run.duration_s),
+        "contested_s": contested_s(outcomes, run.duration_s),
         "output_tokens_per_s": tokens / run.duration_s if run.duration_s > 0 else 0.0,
         "contracts": contracts,
         "faults": run.faults,

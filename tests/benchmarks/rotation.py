@@ -96,7 +96,9 @@ class Load:
         load = [Arrival(0.0, "", prompt(draw.randint(*self.prompts)), self.outputs) for _ in range(self.requests)]
         for burst in range(self.bursts):
             at_s = self.first_s + burst * self.every_s
-            load += [Arrival(at_s, "bursts", prompt(self.burst_prompt), self.burst_outputs) for _ in range(self.burst_size)]
+            load += [
+                Arrival(at_s, "bursts", prompt(self.burst_prompt), self.burst_outputs) for _ in range(self.burst_size)
+            ]
         return load
 
 
