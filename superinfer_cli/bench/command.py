@@ -33,7 +33,7 @@ def bench(
     scenario: Annotated[
         str,
         typer.Argument(
-            help="mixed, jitter or fault; for --topology cluster-mixed, cluster-jitter, cluster-fault or "
+            help="mixed, jitter, fault or precision; for --topology cluster-mixed, cluster-jitter, cluster-fault or "
             "cluster-unequal; or a scenario file (YAML).",
             metavar="[SCENARIO]",
         ),

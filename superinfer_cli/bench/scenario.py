@@ -11,7 +11,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from superinfer.contracts.errors import UsageError
 from superinfer.contracts.yaml_reader import read_settings
 
-BUILT_IN = ("mixed", "jitter", "fault", "cluster-mixed", "cluster-jitter", "cluster-fault", "cluster-unequal")
+BUILT_IN = (
+    "mixed",
+    "jitter",
+    "fault",
+    "precision",
+    "cluster-mixed",
+    "cluster-jitter",
+    "cluster-fault",
+    "cluster-unequal",
+)
 LENGTH_KINDS = ("constant", "uniform", "lognormal", "trace")
 
 # Far beyond what anybody measures, and far below what overflows or never ends: a slip becomes one clear line.
