@@ -11,6 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from superinfer.cli import domain_kinds
 from superinfer.cli import profile as profile_command
 from superinfer.cli.bench import capacity
 from superinfer.cli.bench.target import cluster_target, find_architecture
@@ -136,10 +137,45 @@ def test_without_a_topology_the_measured_profile_is_simulated(tmp_path, monkeypa
     assert (target["sigma"], target["drift"]) == (0.05, {"sigma": 0.1, "lasts_s": 2.0})
 
 
+def test_workers_of_this_machine_in_several_precisions_are_simulated_as_kinds(tmp_path, monkeypatch, model):
+    measured = SimpleNamespace(
+        latency_model=model,
+        architecture=known_architectures()["llama-3-8b"],
+        dtype="float32",
+        created="now",
+        noise=None,
+        device=SimpleNamespace(name="some CPU"),
+    )
+    monkeypatch.setattr(catalog, "resolve_model", lambda name: ModelSource(name, tmp_path, True))
+    for module, name, made in (
+        (profile_command, "ensure_profile", tmp_path / "profile.json"),
+        (domain_kinds, "ensure_profile", tmp_path / "profile.json"),
+        (store, "load_profile", measured),
+        (domain_kinds, "load_profile", measured),
+    ):
+        monkeypatch.setattr(module, name, lambda *args, made=made, **options: made)
+    shared = ("precision", "--simulate", "--model", "tiny", "--requests", 20, "--rate", 0.5, "--policy", "slack")
+    precisions = ("--dtype", "float32", "--kv-cache-memory", "2GiB", "--json")
+    both = bench(
+        *shared, *precisions, "--domain-kind", "float32=1", "--domain-kind", "int8=1", "--out", tmp_path / "both"
+    )
+    assert both.exit_code == 0, both.stderr
+    summary = json.loads(both.stdout)
+    assert summary["domain_kinds"] == {"0": "float32", "1": "int8"}
+    ran = {name: figures["served_by"] for name, figures in summary["runs"][0]["contracts"].items()}
+    assert (ran["audit"]["float32"]["requests"], ran["audit"]["int8"]["requests"]) == (10, 0)
+    assert ran["completion"]["int8"]["requests"] > 0
+    rounded = bench(*shared, *precisions, "--domain-kind", "int8=2", "--out", tmp_path / "rounded")
+    contracts = json.loads(rounded.stdout)["runs"][0]["contracts"]
+    assert contracts["audit"]["missed_by_stage"] == {"rejected": 10}
+    assert contracts["completion"]["served_by"] == {"int8": {"requests": 10, "met": contracts["completion"]["met"]}}
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
         (["--topology", "h100-4x8"], ["--topology", "--simulate"]),
+        (["--simulate", "--topology", "h100-4x8", "--domain-kind", "int8=1"], ["--domain-kind", "--topology"]),
         (["--simulate", "--topology", "nowhere.yaml"], ["topology nowhere.yaml", "h100-4x8"]),
         (["--simulate", "--topology", "h100-4x8", "--domains", "2"], ["--domains", "--topology"]),
         (["cluster-jitter", "--simulate", "--topology", "h100-4x8", "--requests", "0"], ["requests"]),
