@@ -88,6 +88,10 @@ class BlockStore(Protocol):
         """Copy blocks host → device; pairs of (host block, device block)."""
         ...
 
+    def save_slots(self, parts: list[tuple[int, int, int, int]]) -> None:
+        """Copy parts of blocks device → host: (device block, host block, first slot, slot after the last)."""
+        ...
+
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         """Copy blocks to own device blocks; the sources may be another domain's."""
         ...
@@ -137,6 +141,10 @@ class PrivateCache:
         """As in BlockStore."""
         _copy_blocks(self.host, self.array, pairs)
 
+    def save_slots(self, parts: list[tuple[int, int, int, int]]) -> None:
+        """As in BlockStore."""
+        _copy_slots(self.array, self.host, parts)
+
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         """As in BlockStore."""
         _copy_blocks(self.array, self.array, pairs)
@@ -173,6 +181,10 @@ class SharedCache:
         """As in BlockStore."""
         self.copy(pairs)
 
+    def save_slots(self, parts: list[tuple[int, int, int, int]]) -> None:
+        """As in BlockStore."""
+        _copy_slots(self.array, self.array, parts)
+
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         """As in BlockStore."""
         self.reach([source for source, _ in pairs])
@@ -187,3 +199,9 @@ def _copy_blocks(source: npt.NDArray[Any], target: npt.NDArray[Any], pairs: list
     """Copy block by block: each is one contiguous run, and a gather would cost a second copy."""
     for source_block, target_block in pairs:
         target[target_block] = source[source_block]
+
+
+def _copy_slots(source: npt.NDArray[Any], target: npt.NDArray[Any], parts: list[tuple[int, int, int, int]]) -> None:
+    """Copy the slots of a block that a step or two have filled: a run for each layer's keys and values."""
+    for source_block, target_block, first, end in parts:
+        target[target_block, :, :, first:end] = source[source_block, :, :, first:end]

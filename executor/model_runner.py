@@ -104,6 +104,8 @@ class ModelRunner:
         started_s = time.monotonic()
         if plan.saves:
             self._cache.rotate_out(plan.saves)
+        if plan.partial_saves:
+            self._cache.save_slots(plan.partial_saves)
         for sequence_id in plan.finished:
             self._sequences.pop(sequence_id, None)
         for rotation in plan.rotate_out:

@@ -22,6 +22,7 @@ def send_off(builder: StepBuilder, paced_s: float) -> StepPlan:
         rotate_in=builder.rotate_in_list,
         copies=builder.copies,
         saves=builder.saves,
+        partial_saves=builder.partial_saves,
         new_sequences=builder.new_sequences,
         decodes=batch.sequence_ids,
         decode_blocks=builder.decode_blocks,

@@ -240,7 +240,7 @@ class Scheduler:
             self.placement.queues.look_from(None)
         self.queues.hidden = frozenset()
         builder.close()
-        moves = builder.rotate_out_list or builder.rotate_in_list or builder.saves
+        moves = builder.rotate_out_list or builder.rotate_in_list or builder.saves or builder.partial_saves
         if not (builder.steps or domain.finished or moves):
             return None
         plan = send_off(builder, 0.0 if gate is None else paced_s(builder, gate))

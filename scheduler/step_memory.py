@@ -71,6 +71,7 @@ class StepMemory:
         self.copies: list[tuple[int, int]] = []
         self.lent: list[int] = []
         self.saves: list[tuple[int, int]] = []
+        self.partial_saves: list[tuple[int, int, int, int]] = []
         self.saved_before: dict[int, int] = {}
         self.has_preempted = False
         self.stamp = ground.table.next_stamp()
@@ -250,13 +251,19 @@ class StepMemory:
             is_full = config.save_strategy == "full"
             if sequence.saved_tokens == sequence.computed and not is_full:
                 continue
-            begin, used = 0 if is_full else sequence.saved_tokens // size, -(-sequence.computed // size)
+            saved, used = 0 if is_full else sequence.saved_tokens, -(-sequence.computed // size)
             more = domain.host_blocks.take(max(used - len(sequence.host_blocks), 0))
             if more is None:
                 continue
             sequence.host_blocks = [*sequence.host_blocks, *more]
             self.saved_before[sequence.sequence_id] = sequence.saved_tokens
-            self.saves += zip(sequence.blocks[begin:used], sequence.host_blocks[begin:used], strict=True)
+            for index in range(saved // size, used):
+                pair = sequence.blocks[index], sequence.host_blocks[index]
+                first, end = max(saved - index * size, 0), min(sequence.computed - index * size, size)
+                if end - first == size:
+                    self.saves.append(pair)
+                else:
+                    self.partial_saves.append((*pair, first, end))
             sequence.saved_tokens = sequence.computed
 
     def _make_host_room(self, blocks: int) -> None:

@@ -59,7 +59,9 @@ class StepPlan(msgspec.Struct, kw_only=True):
     far each has come. With steps planned ahead, that last token may still be being sampled by the step before: the
     worker knows it by the time it runs this one. `decode_blocks` are pairs of (sequence id, block to append to its
     block table first), for those decodes alone whose last block is full. `copies` are pairs of (device block, maybe of
-    another domain or of a host pool; own device block), `saves` pairs of (own device block, own host block).
+    another domain or of a host pool; own device block), `saves` pairs of (own device block, own host block). Of the
+    blocks in `partial_saves` only the slots from the third number to before the fourth are saved: the others are
+    already, or are empty.
 
     With `paced_s` the step takes at least so long, its memory traffic spread over it: best effort beside reserved
     bandwidth.
@@ -72,6 +74,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     rotate_in: list[Rotation] = []
     copies: list[tuple[int, int]] = []
     saves: list[tuple[int, int]] = []
+    partial_saves: list[tuple[int, int, int, int]] = []
     new_sequences: list[NewSequence] = []
     decodes: list[int] = []
     decode_blocks: list[tuple[int, int]] = []

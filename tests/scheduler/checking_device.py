@@ -55,7 +55,11 @@ class CheckingDevice:
     def execute(self, plan: StepPlan) -> StepResult:
         for source, to in plan.saves:
             self.host[to] = list(self.device[source])
-        self.saved += len(plan.saves)
+        for source, to, first, end in plan.partial_saves:
+            before = self.host[to][:first] if first else []
+            assert len(before) == first
+            self.host[to] = before + self.device[source][first:end]
+        self.saved += len(plan.saves) + len(plan.partial_saves)
         for sequence_id in plan.finished:
             del self.held[sequence_id]
         for rotation in plan.rotate_out:

@@ -234,10 +234,15 @@ def test_only_what_changed_since_is_saved_and_not_before_the_interval_is_over() 
     scheduler.domains["0"].saved_s = -1.0
     plan = step(scheduler, "0")
     (sequence,) = scheduler._by_sequence.values()
-    assert plan.saves == list(zip(sequence.blocks[:3], sequence.host_blocks, strict=True))
-    assert step(scheduler, "0").saves == []
+    pairs = list(zip(sequence.blocks[:3], sequence.host_blocks, strict=True))
+    assert plan.saves == pairs[:2]
+    assert plan.partial_saves == [(*pairs[2], 0, 2)]
+    plan = step(scheduler, "0")
+    assert plan.saves == plan.partial_saves == []
     scheduler.domains["0"].saved_s = -1.0
-    assert step(scheduler, "0").saves == plan.saves[2:]
+    plan = step(scheduler, "0")
+    assert plan.saves == []
+    assert plan.partial_saves == [(*pairs[2], 2, 4)]
 
 
 def test_the_full_strategy_saves_every_block_each_time() -> None:
@@ -246,7 +251,8 @@ def test_the_full_strategy_saves_every_block_each_time() -> None:
     step(scheduler, "0")
     for _ in range(2):
         scheduler.domains["0"].saved_s = -1.0
-        assert len(step(scheduler, "0").saves) == 3
+        plan = step(scheduler, "0")
+        assert len(plan.saves) + len(plan.partial_saves) == 3
 
 
 def test_a_survivor_copies_what_was_saved_to_its_own_memory_and_computes_the_rest() -> None:

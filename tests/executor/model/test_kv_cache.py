@@ -82,6 +82,19 @@ def test_rotation_copies_the_named_blocks_and_no_other() -> None:
         cache.rotate_in([(0, 7)])
 
 
+def test_saving_slots_leaves_the_others_of_the_saved_block_as_they_were() -> None:
+    cache = PrivateCache(ARCHITECTURE, device_blocks=2, host_blocks=2, block_size=8, dtype=torch.float32)
+    cache.array[:] = np.random.default_rng(0).normal(size=cache.array.shape)
+    cache.save_slots([(1, 0, 0, 3)])
+    assert np.array_equal(cache.host[0][:, :, :3], cache.array[1][:, :, :3])
+    assert not cache.host[0][:, :, 3:].any()
+    cache.array[1][:, :, :3] = 0.0
+    cache.save_slots([(1, 0, 3, 8)])
+    assert cache.host[0][:, :, :3].all()
+    assert np.array_equal(cache.host[0][:, :, 3:], cache.array[1][:, :, 3:])
+    assert not cache.host[1].any()
+
+
 def test_a_pool_takes_no_memory_before_its_blocks_are_used() -> None:
     process = psutil.Process()
     before = process.memory_info().rss
@@ -147,6 +160,8 @@ def test_a_device_pool_that_ends_with_its_worker_leaves_what_was_saved_in_the_ho
     saved, lost = one.device_base + 1, one.device_base + 2
     one.array[[saved, lost]] = 7.0
     one.rotate_out([(saved, one.host_base)])
+    one.save_slots([(lost, one.host_base + 1, 2, 4)])
+    assert (one.array[one.host_base + 1] == 7.0).sum() == one.array[lost].size // 4
     other.copy([(one.host_base, other.device_base + 4)])
     assert (other.array[other.device_base + 4] == 7.0).all()
     assert other._memory.blocks(0) == 0
