@@ -11,9 +11,10 @@ import heapq
 import math
 import random
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from superinfer.profiler.latency_model import StepShape
 from superinfer.scheduler.domain import DomainState, InFlightStep
 from superinfer.scheduler.outputs import FinishOutput
 from superinfer.scheduler.request import Request, SamplingParams
@@ -40,14 +41,16 @@ def forecast(
     started_s: Mapping[str, float] | None = None,
     arrivals: Iterator[Request] | None = None,
     overhead_s: float = 0.0,
+    step_s: Callable[[str, StepShape, float], float] | None = None,
 ) -> dict[str, Forecast]:
     """Run a scheduler ahead from `now` until the requests `wanted` have ended; it cannot be used for anything else
     afterwards.
 
     `started_s` says of the domains with steps in flight when the first of them began (`now` where it does not);
     `arrivals` are the requests that are expected to come, in order; `overhead_s` lies between two steps.
+    `step_s` says what a step of a domain takes that begins at a time; what steps so far let expect if None.
     """
-    clock = _Clock(scheduler, now, started_s or {}, arrivals or iter(()), overhead_s)
+    clock = _Clock(scheduler, now, started_s or {}, arrivals or iter(()), overhead_s, step_s)
     return clock.run(set(wanted))
 
 
@@ -82,6 +85,7 @@ class _Clock:
         started_s: Mapping[str, float],
         arrivals: Iterator[Request],
         overhead_s: float,
+        step_s: Callable[[str, StepShape, float], float] | None,
     ) -> None:
         self._scheduler = scheduler
         self._now = self._begun_s = now
@@ -89,6 +93,7 @@ class _Clock:
         self._speeds = {each: replace(scheduler.speeds.outlook[each]) for each in scheduler.domains}
         self._arrivals = arrivals
         self._overhead_s = overhead_s
+        self._given_step_s = step_s
         self._flights: dict[str, deque[tuple[float, float, InFlightStep]]] = {}
         for domain in scheduler.domains.values():
             begin_s = started_s.get(domain.domain_id, now)
@@ -138,6 +143,8 @@ class _Clock:
             flights.append((begin_s, begin_s + self._step_s(domain, step, begin_s), step))
 
     def _step_s(self, domain: DomainState, step: InFlightStep, begin_s: float) -> float:
+        if self._given_step_s is not None:
+            return self._given_step_s(domain.domain_id, step.shape, begin_s)
         speed, model = self._speeds[domain.domain_id], self._scheduler.speeds.model_of(domain.domain_id)
         return speed.step_s(model, step.shape, begin_s - self._begun_s)
 

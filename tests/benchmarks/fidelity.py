@@ -15,7 +15,6 @@ the kind (with and without prefill): what remains is neither the profile nor the
 from __future__ import annotations
 
 import argparse
-import bisect
 import dataclasses
 import json
 import os
@@ -27,25 +26,20 @@ from unittest.mock import patch
 
 import msgspec
 import yaml
+from real_steps import RealSteps
 
 from superinfer.cli.bench.scenario import Scenario
 from superinfer.cli.bench.simulated_load import SimulatedLoad, simulated_load
 from superinfer.cli.bench.simulated_run import run_simulated
 from superinfer.cli.bench.target import SimulationTarget, local_target, with_room_for
 from superinfer.contracts.contract import SLOContract
-from superinfer.executor.journal import Observed
 from superinfer.executor.simulated import SimulatedDevice
-from superinfer.executor.simulation.hindsight import JournalWalk
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.results.summary import summarize_run
-from superinfer.scheduler.domain import InFlightStep
 from superinfer.scheduler.steps import StepPlan, StepResult
 
 QUANTILES = ("p50", "p95", "p99")
 MEANS = ("ttft_ms", "tpot_ms")
-STEPS_OF_A_MOMENT = 5
-BEST_EFFORT = "best-effort"
-"""The contract of what warms the engine up."""
 
 Figures = dict[str, Any]
 
@@ -100,7 +94,7 @@ class Case:
         target = dataclasses.replace(self.target, latency_model=slower(self.target.latency_model, steps.level))
         yield f", steps × {steps.level:.2f}", [self.simulate(policy, target, seed) for seed in range(draws)]
         quiet = dataclasses.replace(self.target, sigma=0.0, drift=None)
-        with patch.object(SimulatedDevice, "execute", steps.as_slow(SimulatedDevice.execute)):
+        with patch.object(SimulatedDevice, "execute", as_slow(steps, SimulatedDevice.execute)):
             yield ", as slow at each moment", [self.simulate(policy, quiet, 0)]
 
     def simulate(self, policy: str, target: SimulationTarget, seed: int) -> Figures:
@@ -109,40 +103,16 @@ class Case:
         return summarize_run(run)
 
 
-class RealSteps(JournalWalk):
-    """What a run's steps took over what the profile says of them, for steps with prefill and for those without."""
+def as_slow(steps: RealSteps, execute: Callable[[SimulatedDevice, StepPlan], StepResult]) -> Any:
+    """`execute` of a device whose steps take what the real ones took at that time."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._first_s = next(each.arrival_s for each in self.coming if each.contract_id != BEST_EFFORT)
-        self._steps: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
-        self.run()
+    def slowed(device: SimulatedDevice, plan: StepPlan) -> StepResult:
+        result = execute(device, plan)
+        ratio = steps.ratio_at(bool(plan.sequences), result.started_s)
+        result.finished_s = result.started_s + ratio * result.duration_s
+        return result
 
-    def on_step(self, entry: Observed, step: InFlightStep, model: LatencyModel) -> None:
-        """As JournalWalk.on_step."""
-        said_s, result = model.uncorrected_step_s(step.shape), entry.result
-        own = self._steps[step.shape.chunks > 0]
-        own.append((result.started_s - self._first_s, result.duration_s, said_s))
-
-    @property
-    def level(self) -> float:
-        """The sum of what the steps took over the sum of what the profile says of them."""
-        steps = [*self._steps[True], *self._steps[False]]
-        return sum(took_s for _, took_s, _ in steps) / sum(said_s for _, _, said_s in steps)
-
-    def as_slow(self, execute: Callable[[SimulatedDevice, StepPlan], StepResult]) -> Any:
-        """`execute` of a device whose steps take what the real ones took at that time."""
-
-        def slowed(device: SimulatedDevice, plan: StepPlan) -> StepResult:
-            result = execute(device, plan)
-            steps = self._steps[bool(plan.sequences)]
-            middle = bisect.bisect(steps, (result.started_s,))
-            near = steps[max(middle - STEPS_OF_A_MOMENT // 2, 0) : middle + STEPS_OF_A_MOMENT // 2 + 1]
-            ratio = sum(took_s for _, took_s, _ in near) / sum(said_s for _, _, said_s in near) if near else 1.0
-            result.finished_s = result.started_s + ratio * result.duration_s
-            return result
-
-        return slowed
+    return slowed
 
 
 def slower(model: LatencyModel, level: float) -> LatencyModel:

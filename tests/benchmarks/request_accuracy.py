@@ -8,6 +8,7 @@ calls are gone through again. Whenever a request had come, a copy of the schedul
 process) is run ahead until the request has ended, queueing included. With the requests that then came, it says how
 good the picture of the engine is: latency model, scheduler, clock. As if nobody else came, and with as many others as
 have been coming of late (the mean of `--draws` draws), it is what could have been said of the request at that moment.
+With the speeds known that the device then had, what is left is neither its noise nor chance arrivals.
 Printed is |predicted − real| / real of its time to first token and per output token as the client saw them, by
 contract: the mean, the median, the 90 % quantile, and the mean prediction over the mean of what was real; beside it the
 same of the sums that admission weighs (`AdmissionControl.estimate`). For steps: the error of predictions as made, the
@@ -27,18 +28,25 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from real_steps import RealSteps
 
 from superinfer.executor.journal import Added, Observed
 from superinfer.executor.simulation.forecast import Forecast, expected_arrivals, forecast
 from superinfer.executor.simulation.hindsight import JournalWalk, in_a_fork
-from superinfer.profiler.latency_model import LatencyModel
+from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.scheduler.domain import InFlightStep
 from superinfer.scheduler.request import Request
 
 Times = tuple[float, float]
 """Time to first token and time per output token, seconds."""
 
-WAYS = ("those that came", "nobody else comes", "others as of late", "admission's sums")
+WAYS = (
+    "those that came",
+    "nobody else comes",
+    "others as of late",
+    "admission's sums",
+    "those that came, speeds known",
+)
 
 
 @dataclass(slots=True)
@@ -60,6 +68,7 @@ class Replay(JournalWalk):
         self.predicted: dict[str, dict[str, Times]] = {}
         self.steps = Steps()
         self._draws = draws
+        self._real = RealSteps(path)
         self._request_ids = request_ids
         self.run()
 
@@ -95,14 +104,23 @@ class Replay(JournalWalk):
         scheduler.speeds.speak_for_all()
         estimate = scheduler.admission.estimate(sequence, entry.now)
         found[WAYS[3]] = entry.now + estimate.first_token_s - request.arrival_s, estimate.token_s
+        known = self._ahead(entry, iter(self.coming), is_speed_known=True)
+        found[WAYS[4]] = known.first_token_s - request.arrival_s, (known.last_token_s - known.first_token_s) / gaps
         self.predicted[request.request_id] = found
 
-    def _ahead(self, entry: Added, arrivals: Iterator[Request]) -> Forecast:
+    def _real_step_s(self, domain_id: str, shape: StepShape, begin_s: float) -> float:
+        """What a step took that began at that time, by those of its kind that really ran around it."""
+        said_s = self.scheduler.speeds.model_of(domain_id).uncorrected_step_s(shape)
+        return said_s * self._real.ratio_at(shape.chunks > 0, begin_s - self._real.first_s)
+
+    def _ahead(self, entry: Added, arrivals: Iterator[Request], *, is_speed_known: bool = False) -> Forecast:
         request_id = entry.request.request_id
+        step_s = self._real_step_s if is_speed_known else None
+        began_s = self.began_s
         return in_a_fork(
-            lambda: forecast(self.scheduler, entry.now, [request_id], started_s=self.began_s, arrivals=arrivals)[
-                request_id
-            ]
+            lambda: forecast(
+                self.scheduler, entry.now, [request_id], started_s=began_s, arrivals=arrivals, step_s=step_s
+            )[request_id]
         )
 
 

@@ -188,3 +188,15 @@ def test_a_journal_that_was_cut_or_tells_of_a_change_is_one_clear_error(tmp_path
     assert isinstance(first, Begun)
     with pytest.raises(UsageError, match="domain 1 died"):
         repeat(begin(first), change)
+
+
+def test_whoever_knows_what_steps_take_may_say_so(tmp_path: Path) -> None:
+    serve(tmp_path / "journal", "fcfs")
+    twice, _, now = state_after(tmp_path / "journal", 1)
+    wanted = [sequence.request.request_id for sequence in twice.open_sequences]
+    model = MODEL.fresh()
+    found = forecast(twice, now, wanted, step_s=lambda domain_id, shape, begin_s: 2 * model.uncorrected_step_s(shape))
+    usual, _, _ = state_after(tmp_path / "journal", 1)
+    expected = forecast(usual, now, wanted)
+    for request_id in wanted:
+        assert found[request_id].last_token_s - now == pytest.approx(2 * (expected[request_id].last_token_s - now))
