@@ -10,6 +10,7 @@ from superinfer.executor.simulation.fleet_plan import plan_budget, plan_slack
 from superinfer.executor.simulation.fleet_state import Fleet
 from superinfer.executor.simulation.fleet_steps import land, take_off
 from superinfer.executor.simulation.light_kernels import arrive, has_room, next_arrival_s, show_waiting
+from superinfer.scheduler.borrowed import borrowed
 from superinfer.scheduler.kernels import compiled, part
 from superinfer.scheduler.policies.step_state import Step
 
@@ -22,6 +23,7 @@ def advance(fleet: Fleet, ground: Step, horizon_s: float) -> int:
     Domains plan once everything that is due at a moment has happened, in their order, those again that had nothing to
     do at the last. A request that comes goes before all else that is due at the same time.
     """
+    fleet, ground = borrowed(fleet), borrowed(ground)
     shared, clock, domains, cells = fleet.shared, fleet.clock, fleet.domains, fleet.light.cells
     while True:
         following, end_s = first_to_end(fleet)
