@@ -1,8 +1,8 @@
 """Arrays inside compiled code that nobody counts references to.
 
 Compiled code counts a reference whenever it hands an array on or takes a part of it, each time with an atomic
-operation. In loops over few rows that is more than half of the time. A borrowed array is the same memory without a count:
-whoever calls the compiled function keeps it alive until that returns.
+operation. A borrowed array is the same memory without a count: whoever calls the compiled function keeps it alive until
+that returns.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import math
 
 from superinfer.executor.simulation import fleet_state as of
 from superinfer.executor.simulation import light_state as li
+from superinfer.executor.simulation.fleet_decode import all_decode
 from superinfer.executor.simulation.fleet_plan import plan_budget, plan_slack
 from superinfer.executor.simulation.fleet_state import Fleet
 from superinfer.executor.simulation.fleet_steps import land, take_off
@@ -102,7 +103,9 @@ def plan_next(fleet: Fleet, ground: Step, number: int) -> int:
         its[of.TOKENS] = its[of.DECODES] = its[of.CONTEXT] = its[of.ROWS] = its[of.CHUNKS] = its[of.HAS_FINISHED] = 0
         take_off(fleet, number, ground.constants, ground.points)
         return of.AT_HORIZON
-    if shared[of.KIND] == of.SLACK_KIND:
+    if shared[of.KIND] == of.SLACK_KIND and all_decode(fleet, ground, number):
+        is_planned = True
+    elif shared[of.KIND] == of.SLACK_KIND:
         if shared[of.IS_STALE] or fleet.clock[of.NOW] >= fleet.clock[of.LAPSES_S]:
             if not fleet.light.cells[li.IS_LIGHT]:
                 return of.NEEDS_WAITING

@@ -89,10 +89,7 @@ def land(
     its[of.IS_ASKED] = 0
     if its[of.TOKENS]:
         learn(fleet, number, constants, points)
-    for i in range(its[of.DECODES]):
-        row = fleet.chosen[number, i]
-        counts[row, IN_FLIGHT] = max(counts[row, IN_FLIGHT] - 1, 0)
-        commit_row(fleet, counts, times, row, now)
+    shared[of.ENDED] = commit_decodes(counts, times, fleet.chosen[number, : its[of.DECODES]], now, fleet.ended)
     fleet.ended[: shared[of.ENDED]] = -_sorted(-fleet.ended[: shared[of.ENDED]])
     sampled = 0
     for i in range(its[of.CHUNKS]):
@@ -132,6 +129,21 @@ def remaining(rows: IntArray, number: int, counts: IntArray) -> int:
             rows[left] = rows[i]
             left += 1
     return left
+
+
+@part
+def commit_decodes(counts: IntArray, times: FloatArray, rows: IntArray, now: float, ended: IntArray) -> int:
+    """One more token of each of these sequences, which have had some; how many end with it."""
+    found = 0
+    for row in rows:
+        counts[row, IN_FLIGHT] = max(counts[row, IN_FLIGHT] - 1, 0)
+        counts[row, COMMITTED] += 1
+        times[row, LONGEST_GAP_S] = max(times[row, LONGEST_GAP_S], now - times[row, LAST_TOKEN_S])
+        times[row, LAST_TOKEN_S] = now
+        if counts[row, COMMITTED] >= counts[row, MAX_TOKENS]:
+            ended[found] = row
+            found += 1
+    return found
 
 
 @part
