@@ -54,6 +54,11 @@ def plan_device_blocks(
             )
         budget = kv_cache_bytes
         given = f"--kv-cache-memory gives {format_bytes(budget)}"
+    elif host_blocks and host_bytes >= available_bytes:
+        raise ResourceError(
+            f"KV cache: --host-kv-memory asks for {format_bytes(host_bytes)}, "
+            f"but only {format_bytes(available_bytes)} of memory is available; lower --host-kv-memory"
+        )
     else:
         budget = int(max(available_bytes - host_bytes, 0) * FREE_MEMORY_SHARE)
         # A small machine may spend more than the share on the one sequence that makes it work at all.

@@ -19,6 +19,7 @@ from superinfer.cli.profile import ensure_profile
 from superinfer.cli.serve.sizes import parse_bytes
 from superinfer.contracts.contract import SLOContract
 from superinfer.contracts.errors import UsageError
+from superinfer.contracts.printable import shown
 from superinfer.contracts.yaml_reader import read_settings
 from superinfer.executor.config import DomainGroup, DType
 from superinfer.executor.models.source import ModelSource
@@ -30,6 +31,8 @@ from superinfer.scheduler.domain_kind import DomainKind, speed_rank
 
 DTYPES: tuple[str, ...] = get_args(DType)
 MOST_DOMAINS = 4096
+MOST = MOST_DOMAINS * 256
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SECTION = "domain_kinds"
 COUNTS = ("domains", "max_running", "max_step_tokens")
 SIZES = ("kv_cache_memory", "host_kv_memory")
@@ -62,9 +65,11 @@ def asked_kinds(flags: Sequence[str] | None, file: Path | None, domains: int | N
     kinds = _read_file(file) if file is not None else [_of_flag(flag) for flag in flags or ()]
     names = [kind.name for kind in kinds]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"--domain-kind: {twice[0]} is given twice; add the numbers, or name kinds in --domains-file")
-    if sum(kind.domains for kind in kinds) > MOST_DOMAINS:
-        raise UsageError(f"{file or '--domain-kind'}: at most {MOST_DOMAINS} domains are accepted")
+        advice = "give each kind a name of its own" if file else "add the numbers, or name kinds in --domains-file"
+        raise UsageError(f"{_place(file) if file else '--domain-kind'}: {twice[0]} is given twice; {advice}")
+    if (total := sum(kind.domains for kind in kinds)) > MOST_DOMAINS:
+        place = _place(file) if file else "--domain-kind"
+        raise UsageError(f"{place}: {total} domains are too many; at most {MOST_DOMAINS} are accepted")
     return kinds
 
 
@@ -140,7 +145,7 @@ def _of_flag(flag: str) -> KindOptions:
 
 
 def _read_file(file: Path) -> list[KindOptions]:
-    place = f"domains file {file}"
+    place = _place(file)
     try:
         data = read_settings(file.read_text("utf-8"), place)
     except (OSError, UnicodeDecodeError) as error:
@@ -149,7 +154,18 @@ def _read_file(file: Path) -> list[KindOptions]:
         data = data[SECTION]
     if not isinstance(data, dict) or not data:
         raise UsageError(f"{place}: a mapping of names to kinds is needed, as in quick: {{dtype: int8, domains: 1}}")
-    return [_of_entry(str(name), entry, f"{place}: {name}") for name, entry in data.items()]
+    return [_of_entry(_name(name, place), entry, f"{place}: {name}") for name, entry in data.items()]
+
+
+def _place(file: Path) -> str:
+    return f"domains file {file}"
+
+
+def _name(key: object, place: str) -> str:
+    """A kind's name as people see it in a terminal and in /health: one line that is not empty."""
+    if not isinstance(key, str | int) or isinstance(key, bool) or not NAME.fullmatch(str(key)):
+        raise UsageError(f"{place}: {shown(key)} is no name of a kind; use up to 64 letters, digits, '.', '_' and '-'")
+    return str(key)
 
 
 def _of_entry(name: str, entry: Any, place: str) -> KindOptions:
@@ -161,8 +177,8 @@ def _of_entry(name: str, entry: Any, place: str) -> KindOptions:
         raise UsageError(f"{place}: dtype {entry.get('dtype')!r} is unknown; accepted: {', '.join(DTYPES)}")
     for key in COUNTS:
         value = entry.get(key, 1)
-        if type(value) is not int or not 1 <= value <= MOST_DOMAINS * 256:
-            raise UsageError(f"{place}: {key} {value!r} is not accepted; expected a whole number of at least 1")
+        if type(value) is not int or not 1 <= value <= MOST:
+            raise UsageError(f"{place}: {key} {value!r} is not accepted; expected a whole number from 1 to {MOST}")
     for key in SIZES:
         if key in entry:
             parse_bytes(str(entry[key]), f"{place}: {key}")

@@ -58,7 +58,7 @@ def test_numbers_of_domains_are_given_once(tmp_path: Path) -> None:
         asked_kinds(["int8=1"], written(tmp_path, FILE), None)
     with pytest.raises(UsageError, match="int8 is given twice"):
         asked_kinds(["int8=1", "int8=2"], None, None)
-    with pytest.raises(UsageError, match="at most 4096 domains"):
+    with pytest.raises(UsageError, match="--domain-kind: 5000 domains are too many; at most 4096"):
         asked_kinds(["int8=5000"], None, None)
 
 
@@ -76,6 +76,19 @@ def test_numbers_of_domains_are_given_once(tmp_path: Path) -> None:
         ("a: {dtype: int8, max_running: 1.5}", "a: max_running 1.5 is not accepted"),
         ("a: {dtype: int8, kv_cache_memory: much}", "a: kv_cache_memory 'much' is not an amount of memory"),
         ("a: {dtype: int8}\na: {dtype: int8}", "given twice"),
+        (
+            "1: {dtype: int8}\n'1': {dtype: float32}",
+            r"domains\.yaml: 1 is given twice; give each kind a name of its own",
+        ),
+        ("a: {dtype: int8, max_running: 1048577}", "max_running 1048577 is not accepted; .* from 1 to 1048576"),
+        (
+            "a: {dtype: int8, domains: 4096}\nb: {dtype: int8}",
+            r"domains\.yaml: 4097 domains are too many; at most 4096",
+        ),
+        ("'': {dtype: int8}", r'domains\.yaml: "" is no name of a kind'),
+        ("null: {dtype: int8}", r"domains\.yaml: null is no name of a kind"),
+        ("'a b': {dtype: int8}", r'domains\.yaml: "a b" is no name of a kind; use up to 64 letters'),
+        ('"a\\n\\e[31m": {dtype: int8}', r"domains\.yaml: .* is no name of a kind"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_in_one_line(tmp_path: Path, text: str, message: str) -> None:

@@ -57,12 +57,27 @@ def test_the_pools_fit_the_memory_and_hold_one_sequence_or_are_refused(
         refusal = str(error)
         blocks = None
     if blocks is None:
-        assert "--kv-cache-memory" in refusal
+        is_host = kv_cache_bytes is None and 0 < host_blocks * bytes_per_block >= available_bytes
+        assert ("--host-kv-memory asks" if is_host else "--kv-cache-memory") in refusal
         return
     assert blocks * block_size >= max_model_len
     assert (blocks + host_blocks) * bytes_per_block <= available_bytes
     if kv_cache_bytes is not None:
         assert kv_cache_bytes - bytes_per_block < blocks * bytes_per_block <= kv_cache_bytes
+
+
+def test_host_memory_that_is_not_there_is_told_by_its_own_flag() -> None:
+    with pytest.raises(
+        ResourceError, match=r"--host-kv-memory asks for .* only .* is available; lower --host-kv-memory"
+    ):
+        plan_device_blocks(
+            bytes_per_block=1 << 20,
+            block_size=16,
+            max_model_len=64,
+            host_blocks=100,
+            kv_cache_bytes=None,
+            available_bytes=10 << 20,
+        )
 
 
 def test_rotation_copies_the_named_blocks_and_no_other() -> None:
