@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from superinfer.cli.bench.scenario import Scenario
 from superinfer.cli.console import err
+from superinfer.cli.serve.preparation import note_unserved
 from superinfer.contracts.contract import SLOContract
 from superinfer.results.summary import PolicyRun
+from superinfer.scheduler.domain_kind import DomainKind
 
 
 def announce(
@@ -20,8 +22,9 @@ def announce(
     rate_rps: float,
     capacity_rps: float,
     simulated: bool = False,
+    kinds: Sequence[DomainKind] = (),
 ) -> None:
-    """The load in one line, and the bounds of each contract."""
+    """The load in one line, the bounds of each contract, and a note for each that permits none of `kinds`."""
     err.print(
         f"{scenario.name}: {requests} requests at {rate_rps:.2f}/s, "
         f"{rate_rps / capacity_rps:.0%} of the capacity of {capacity_rps:.2f}/s, "
@@ -32,6 +35,7 @@ def announce(
     )
     for contract in contracts.values():
         err.print(f"  {contract.service_id}: {bounds_text(contract)}", highlight=False, soft_wrap=True)
+    note_unserved(contracts.values(), kinds)
 
 
 def note_run(run: PolicyRun) -> None:

@@ -19,6 +19,7 @@ from superinfer.cli.bench.options import BenchOptions
 from superinfer.cli.bench.plan import Plan, engine_config, make_plan, resolve_scenario
 from superinfer.cli.bench.run import run_policy
 from superinfer.cli.bench.simulated_session import run_simulated_bench
+from superinfer.cli.domain_kinds import predicted_kinds
 from superinfer.contracts.errors import EngineError, UsageError
 from superinfer.results.clairvoyant import Offer, clairvoyant_bound
 from superinfer.results.run_folder import check_run_folder, write_run_folder
@@ -55,6 +56,7 @@ def run_bench(options: BenchOptions) -> BenchResult:
         sending_s=plan.load.workload[-1].offset_s,
         rate_rps=plan.rate_rps,
         capacity_rps=plan.capacity_rps,
+        kinds=predicted_kinds(plan.groups),
     )
     with tempfile.TemporaryDirectory() as kept:
         runs, engine_error = _run_policies(options, plan, Path(kept))

@@ -60,6 +60,7 @@ def run_simulated_bench(options: BenchOptions, scenario: Scenario, folder: Path)
         rate_rps=rate,
         capacity_rps=capacity,
         simulated=True,
+        kinds=target.kinds,
     )
     runs, is_interrupted = _run_policies(options, scenario, load, target, contracts)
     summary = summarize(

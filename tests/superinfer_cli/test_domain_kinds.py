@@ -146,6 +146,37 @@ def test_a_contract_is_held_against_the_fastest_kind_that_it_permits(source: Mod
     assert model_of(tolerant).unloaded_s(1, 1) == pytest.approx(0.01, rel=0.01)
 
 
+def test_a_bench_says_before_it_starts_which_contracts_no_domain_serves(
+    source: ModelSource, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from superinfer.cli.bench.announce import announce
+    from superinfer.cli.bench.scenario import load_scenario
+
+    groups = make_groups(
+        asked_kinds(["int8=1"], None, None),
+        source,
+        "float32",
+        random_weights=False,
+        kv_cache_bytes=None,
+        host_kv_memory=None,
+        block_size=16,
+    )
+    contracts = [SLOContract(service_id="strict"), SLOContract(service_id="loose", precision_loss_allowed=True)]
+    announce(
+        load_scenario("mixed"),
+        {contract.service_id: contract for contract in contracts},
+        ["slack"],
+        requests=1,
+        sending_s=1.0,
+        rate_rps=1.0,
+        capacity_rps=1.0,
+        kinds=predicted_kinds(groups),
+    )
+    said = capsys.readouterr().err
+    assert "contract strict: no domain has the devices and the precision" in said
+    assert "contract loose: no domain" not in said
+
+
 def test_the_command_lines_silence_is_that_of_the_client() -> None:
     import inspect
 
