@@ -30,7 +30,7 @@ def _borrow(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return value
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic  # type: ignore[untyped-decorator]
 def _borrowed(typing_context: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _borrow(context, builder, signature.args[0], arguments[0])
