@@ -15,6 +15,7 @@ import psutil
 import pytest
 import zmq
 from engine_harness import (
+    START_S,
     collect,
     is_right,
     process_is_gone,
@@ -39,7 +40,7 @@ def with_client(engine, scenario):
     async def run():
         client = EngineClient(engine.endpoint, engine_alive=engine.is_alive)
         try:
-            return await asyncio.wait_for(scenario(client, await client.connect(30)), 60)
+            return await asyncio.wait_for(scenario(client, await client.connect(START_S)), 60)
         finally:
             await client.close()
 
@@ -73,7 +74,7 @@ def test_every_request_gets_its_own_tokens_in_order_from_both_domains(tmp_path):
         raise AssertionError("blocks were not given back")
 
     with toy_engine(toy_config(tmp_path, domains=2)) as engine:
-        assert engine.wait_ready(30).max_model_len == 512
+        assert engine.wait_ready(START_S).max_model_len == 512
         with_client(engine, scenario)
 
 
@@ -157,7 +158,7 @@ def test_refusals_reach_the_client_and_a_contract_is_accepted_from_registration_
         assert retired.end.code == "unknown_contract"
 
     with toy_engine(toy_config(tmp_path, model_dir="short")) as engine:
-        assert engine.wait_ready(30).max_model_len == 504
+        assert engine.wait_ready(START_S).max_model_len == 504
         with_client(engine, scenario)
 
 
@@ -189,7 +190,7 @@ def test_in_overload_clients_learn_which_contract_serves_them_and_who_is_refused
 def test_an_id_in_use_is_refused_without_harm_to_the_request_that_has_it(tmp_path):
     async def scenario(client, ready):
         other = EngineClient(engine.endpoint)
-        await other.connect(30)
+        await other.connect(START_S)
         first = asyncio.create_task(collect(client, toy_request(0, max_tokens=50)))
         await asyncio.sleep(0.05)
         with pytest.raises(UsageError, match="'r0' is in use"):
@@ -330,7 +331,7 @@ from pathlib import Path
 from engine_harness import toy_config, toy_engine
 engine = toy_engine(toy_config(Path({str(tmp_path)!r}), domains=2))
 engine.start()
-print(engine.pid, *(domain.worker_pid for domain in engine.wait_ready(30).domains), flush=True)
+print(engine.pid, *(domain.worker_pid for domain in engine.wait_ready({START_S}).domains), flush=True)
 time.sleep(60)
 """
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -354,7 +355,7 @@ time.sleep(60)
 def test_a_worker_that_cannot_start_is_the_launchers_exception(tmp_path, toy_processes, model_dir, kind, message):
     with toy_engine(toy_config(tmp_path, model_dir=model_dir)) as engine:
         with pytest.raises(kind) as raised:
-            engine.wait_ready(30)
+            engine.wait_ready(START_S)
         pid = engine.pid
         assert process_is_gone(pid)
     assert str(raised.value) == message
@@ -364,7 +365,7 @@ def test_a_worker_that_cannot_start_is_the_launchers_exception(tmp_path, toy_pro
 def test_a_profile_that_cannot_be_read_is_the_launchers_exception(tmp_path):
     config = msgspec.structs.replace(toy_config(tmp_path), profile_path=str(Path(tmp_path) / "none.json"))
     with toy_engine(config) as engine, pytest.raises(ModelError, match=r"none\.json cannot be read"):
-        engine.wait_ready(30)
+        engine.wait_ready(START_S)
 
 
 def test_connecting_to_an_engine_that_has_died_fails_soon(tmp_path):
@@ -385,7 +386,7 @@ def test_connecting_to_an_engine_that_has_died_fails_soon(tmp_path):
 def test_an_unknown_policy_is_refused_by_the_launcher(tmp_path):
     config = toy_config(tmp_path, scheduler=SchedulerConfig(policy="lottery"))
     with toy_engine(config) as engine, pytest.raises(Exception, match="lottery"):
-        engine.wait_ready(30)
+        engine.wait_ready(START_S)
 
 
 def test_a_worker_that_hangs_in_a_step_is_killed_and_its_requests_go_on(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
-from engine_harness import RUNNER, collect, is_right, toy_config, toy_request
+from engine_harness import RUNNER, START_S, collect, is_right, toy_config, toy_request
 
 from superinfer.executor import device_watch
 from superinfer.executor.client import EngineClient
@@ -50,7 +50,7 @@ def test_a_fatal_event_moves_the_requests_of_the_domain_on_it(tmp_path: Path, mo
     async def scenario() -> tuple[list[bool], list[str]]:
         client = EngineClient(endpoint)
         try:
-            await client.connect(30)
+            await client.connect(START_S)
             requests = [toy_request(i, max_tokens=60) for i in range(6)]
             tasks = [asyncio.create_task(collect(client, request)) for request in requests]
             await asyncio.sleep(0.2)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from engine_harness import collect, is_right, process_is_gone, toy_config, toy_engine, toy_request
+from engine_harness import START_S, collect, is_right, process_is_gone, toy_config, toy_engine, toy_request
 
 from superinfer.contracts.errors import EngineError
 from superinfer.executor.client import EngineClient
@@ -40,7 +40,7 @@ def test_a_stopped_engine_ends_requests_with_one_error_and_serves_again_when_it_
     async def scenario(engine: EngineProcess) -> None:
         client = EngineClient(engine.endpoint, silence_s=0.4)
         try:
-            await client.connect(30)
+            await client.connect(START_S)
             stream = asyncio.create_task(collect(client, toy_request(0, max_tokens=400)))
             await asyncio.sleep(0.2)
             os.kill(engine.pid, signal.SIGSTOP)
@@ -72,7 +72,7 @@ def test_an_idle_engine_is_not_silent(tmp_path: Path) -> None:
     async def scenario(engine: EngineProcess) -> None:
         client = EngineClient(engine.endpoint, silence_s=0.1)
         try:
-            await client.connect(30)
+            await client.connect(START_S)
             await asyncio.sleep(0.5)
             assert (await client.stats()).running == 0
         finally:
@@ -86,7 +86,7 @@ def test_requests_run_on_while_the_fork_server_is_killed_and_a_worker_after_it(t
     async def scenario(engine: EngineProcess) -> None:
         client = EngineClient(engine.endpoint)
         try:
-            ready = await client.connect(30)
+            ready = await client.connect(START_S)
             request = toy_request(0, max_tokens=300)
             stream = asyncio.create_task(collect(client, request))
             await asyncio.sleep(0.1)
@@ -112,7 +112,7 @@ def test_workers_can_be_made_without_a_fork_server(tmp_path: Path) -> None:
     async def scenario(engine: EngineProcess) -> None:
         client = EngineClient(engine.endpoint)
         try:
-            await client.connect(30)
+            await client.connect(START_S)
             request = toy_request(0)
             assert is_right(request, await collect(client, request))
         finally:

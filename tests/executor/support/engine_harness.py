@@ -28,6 +28,8 @@ from superinfer.scheduler.request import Request, SamplingParams
 
 SUPPORT = Path(__file__).parent
 RUNNER = "toy_runner:ToyRunner"
+START_S = 120.0
+"""The most that an engine takes to be ready; the first one on a machine compiles what plans steps."""
 
 
 def write_profile(path: Path, step_s: float) -> Path:
