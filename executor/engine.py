@@ -14,6 +14,7 @@ import msgspec
 import zmq
 
 from superinfer.contracts.errors import EngineError, SuperInferError
+from superinfer.executor.bandwidth_limits import BandwidthLimits
 from superinfer.executor.client_hub import ClientHub
 from superinfer.executor.config import EngineConfig, worker_config
 from superinfer.executor.device_watch import DeviceWatch
@@ -88,7 +89,9 @@ class Engine:
             kv_pools = make_pools(config.domains) if config.checkpoint.enabled else []
         self._kv_pools = kv_pools
         self._forks = forks
-        self._devices = DeviceWatch(runtime or CpuRuntime())
+        runtime = runtime or CpuRuntime()
+        self._devices = DeviceWatch(runtime)
+        self._limits = BandwidthLimits(runtime)
         self._workers = [
             SupervisedWorker(
                 worker_config(config, i, cores[i], self._kv_pools),
@@ -312,6 +315,7 @@ class Engine:
         `isolates` where it may have died of what it ran.
         """
         assert self._scheduler is not None
+        self._limits.hold(worker.pid, None)
         worker.fail()
         moved, outputs = self._scheduler.domain_failed(worker.domain_id, now, isolates=isolates)
         self._hub.deliver(outputs, now)
@@ -359,6 +363,8 @@ class Engine:
                     break
                 if (plan := scheduler.plan(worker.domain_id, now)) is None:
                     break
+                if scheduler.bandwidth.is_used:
+                    self._limits.hold(worker.pid, scheduler.bandwidth.left_gb_per_s(worker.domain_id, now))
                 worker.process.send(plan)
                 for recovery in self._recoveries:
                     recovery.planned(plan)

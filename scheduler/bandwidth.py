@@ -33,6 +33,8 @@ SHARES_S = 1.0
 MOST_PACED_S = 1.0
 """The longest that a step is spread where reservations leave nothing at all."""
 
+_AN_INSTANT_S = 1e-3
+
 
 @dataclass(slots=True, eq=False)
 class _Hold:
@@ -209,6 +211,14 @@ class BandwidthGate:
         if moved_gb <= left_gb:
             return 0.0
         return step_s * moved_gb / left_gb if left_gb > 0.0 else MOST_PACED_S
+
+    def left_gb_per_s(self, domain_id: str, now: float) -> float | None:
+        """The rate that reservations leave a domain whose last step was best effort alone; None where none is kept
+        from it.
+        """
+        if domain_id not in self._paced or not self.is_reserved(domain_id, now):
+            return None
+        return self._rest_gb(domain_id, now, _AN_INSTANT_S) / _AN_INSTANT_S
 
     def _rest_gb(self, domain_id: str, now: float, step_s: float) -> float:
         """GB that best effort of one domain may move in a step that starts now: its share of what nobody reserved."""

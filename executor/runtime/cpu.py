@@ -19,6 +19,7 @@ from superinfer.executor.runtime.cpu_health import CpuHealth
 from superinfer.executor.runtime.cpu_sample import Sample
 from superinfer.executor.runtime.cpu_sensors import CpuSensors, core_times
 from superinfer.executor.runtime.cpu_topology import SYSTEM, cpu_topology
+from superinfer.executor.runtime.curve_file import load_curve
 from superinfer.executor.runtime.description import (
     BandwidthPoint,
     Device,
@@ -94,7 +95,8 @@ class CpuRuntime(LedgerReservations):
             self._resctrl.unlimit(pid)
             self._limited.discard(pid)
             return
-        curve = self._curves.get(self._topology.devices[0].device_id, [])
+        device = self._topology.devices[0]
+        curve = self._curves.get(device.device_id) or load_curve(self.vendor, device)
         if not curve:
             raise UsageError("limit_bandwidth: measure bandwidth_curve first; the limit is a share of it")
         self._resctrl.limit(pid, 100.0 * gb_per_s / max(point.gb_per_s for point in curve))

@@ -45,7 +45,8 @@ class Resctrl:
             limits = ";".join(f"{memory}={whole}" for memory in self._memories())
             (group / "schemata").write_text(f"MB:{limits}\n", encoding="ascii")
             for thread in thread_ids(pid):  # one a write is what the kernel takes
-                (group / "tasks").write_text(f"{thread}\n", encoding="ascii")
+                with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                    (group / "tasks").write_text(f"{thread}\n", encoding="ascii")
         except PermissionError as error:
             raise PrivilegeError(f"bandwidth limit of process {pid}", "write access to resctrl", WRITE_FIX) from error
 

@@ -1,10 +1,12 @@
-"""Health of devices reaches the fault path: what runs on a device that fails goes on elsewhere."""
+"""What an engine asks of its devices: their health, so that work goes on elsewhere, and limits of bandwidth."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,12 +14,17 @@ import pytest
 import zmq
 from engine_harness import RUNNER, START_S, collect, is_right, toy_config, toy_request
 
+from superinfer.contracts.contract import BEST_EFFORT_ID, Bound, ResourceConstraints, SLOContract
 from superinfer.executor import device_watch
 from superinfer.executor.client import EngineClient
+from superinfer.executor.config import EngineConfig
 from superinfer.executor.engine import Engine
 from superinfer.executor.messages import Shutdown
+from superinfer.executor.runtime.curve_file import save_curve
 from superinfer.executor.runtime.description import HealthEvent
 from superinfer.executor.runtime.simulated import SimulatedRuntime
+from superinfer.scheduler.config import SchedulerConfig
+from superinfer.scheduler.fault_map import HomeAndBackup
 from superinfer.scheduler.topology import parse_topology
 
 pytestmark = pytest.mark.usefixtures("toy_processes")
@@ -33,12 +40,11 @@ def end(endpoint: str) -> None:
     context.destroy(linger=1000)
 
 
-def test_a_fatal_event_moves_the_requests_of_the_domain_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_watch, "LOOK_S", 0.02)
-    runtime = SimulatedRuntime(parse_topology(FILE, "test"))
-    endpoint = f"ipc://{tmp_path}/engine.sock"
+@contextlib.contextmanager
+def engine_on(runtime: SimulatedRuntime, config: EngineConfig, endpoint: str) -> Iterator[None]:
+    """Two domains on the runtime's first two slices, served by a thread of this process."""
     engine = Engine(
-        toy_config(tmp_path, step_s=0.01, domains=2),
+        config,
         endpoint,
         runner=RUNNER,
         worker_cores=[[0], [min(1, max(os.sched_getaffinity(0)))]],
@@ -46,6 +52,18 @@ def test_a_fatal_event_moves_the_requests_of_the_domain_on_it(tmp_path: Path, mo
     )
     thread = threading.Thread(target=engine.run)
     thread.start()
+    try:
+        yield
+    finally:
+        end(endpoint)
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_a_fatal_event_moves_the_requests_of_the_domain_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_watch, "LOOK_S", 0.02)
+    runtime = SimulatedRuntime(parse_topology(FILE, "test"))
+    endpoint = f"ipc://{tmp_path}/engine.sock"
 
     async def scenario() -> tuple[list[bool], list[str]]:
         client = EngineClient(endpoint)
@@ -65,11 +83,55 @@ def test_a_fatal_event_moves_the_requests_of_the_domain_on_it(tmp_path: Path, mo
         finally:
             await client.close()
 
-    try:
+    with engine_on(runtime, toy_config(tmp_path, step_s=0.01, domains=2), endpoint):
         right, details = asyncio.run(scenario())
-        assert all(right)
-        assert details == ["row remapping failed"]
-    finally:
-        end(endpoint)
-        thread.join(20)
-    assert not thread.is_alive()
+    assert all(right)
+    assert details == ["row remapping failed"]
+
+
+def test_best_effort_beside_a_reservation_is_held_to_what_it_leaves_and_let_go_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUPERINFER_CACHE", str(tmp_path / "cache"))
+    runtime = SimulatedRuntime(parse_topology(FILE, "test"))
+    (device,) = runtime.topology().devices
+    curve = runtime.bandwidth_curve(device.device_id)
+    save_curve(runtime.vendor, device, curve)
+    best = max(point.gb_per_s for point in curve)
+    reserved = SLOContract(
+        service_id="reserved",
+        latency=(Bound(0.99, 60_000.0),),
+        resources=ResourceConstraints(reserved_bandwidth_gb_per_s=best / 2),
+    )
+    homes = {"reserved": HomeAndBackup(("0",)), BEST_EFFORT_ID: HomeAndBackup(("1",))}
+    config = toy_config(
+        tmp_path,
+        step_s=0.01,
+        domains=2,
+        contracts=[reserved],
+        scheduler=SchedulerConfig(policy="slack", max_model_len=512, fault_domains=homes),
+    )
+    endpoint = f"ipc://{tmp_path}/engine.sock"
+
+    async def scenario() -> tuple[int, dict[int, float], dict[int, float]]:
+        client = EngineClient(endpoint)
+        try:
+            ready = await client.connect(START_S)
+            hog = asyncio.create_task(collect(client, toy_request(0, max_tokens=200)))
+            short = toy_request(1, max_tokens=60)
+            short.contract_id = "reserved"
+            stream = asyncio.create_task(collect(client, short))
+            await asyncio.sleep(0.3)
+            beside = dict(runtime.limits_gb_per_s)
+            await stream
+            await asyncio.sleep(0.3)
+            alone = dict(runtime.limits_gb_per_s)
+            await hog
+            return ready.domains[1].worker_pid, beside, alone
+        finally:
+            await client.close()
+
+    with engine_on(runtime, config, endpoint):
+        pid, beside, alone = asyncio.run(scenario())
+    assert beside == {pid: pytest.approx(best / 2, rel=0.01)}
+    assert alone == {}

@@ -184,7 +184,10 @@ def resctrl_folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_resctrl_holds_a_process_to_its_share_in_the_hardwares_steps(tmp_path: Path) -> None:
+def test_resctrl_holds_a_process_to_its_share_in_the_hardwares_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUPERINFER_CACHE", str(tmp_path / "cache"))  # a curve of an earlier run would do as well
     root = resctrl_folder(tmp_path)
     runtime = CpuRuntime(sensors=CpuSensors(tmp_path), resctrl=Resctrl(root), curve=curve)
     with pytest.raises(UsageError, match="measure bandwidth_curve first"):
