@@ -65,9 +65,11 @@ class JournalWalk:
     """
 
     def __init__(self, path: Path) -> None:
-        first, *self._entries = read_journal(path)
+        entries = read_journal(path)
+        first = next(entries, None)
         if not isinstance(first, Begun):
             raise UsageError(f"{path}: is no journal of a scheduler: it does not begin with what that was made of")
+        self._entries = list(entries)
         self.scheduler = begin(first)
         self.coming: deque[Request] = deque(each.request for each in self._entries if isinstance(each, Added))
         self.began_s: dict[str, float] = {}
@@ -164,7 +166,12 @@ def main() -> int:
     parser.add_argument("journal", type=Path)
     parser.add_argument("--most", type=int, default=MOST_REQUESTS, help="requests that are asked about")
     options = parser.parse_args()
-    sys.stdout.buffer.write(msgspec.json.encode(predictions(options.journal, options.most)) + b"\n")
+    try:
+        found = predictions(options.journal, options.most)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -13,6 +13,7 @@ import numpy as np
 from superinfer.cli.bench.scenario import Scenario, override
 from superinfer.cli.bench.target import SimulationTarget
 from superinfer.cli.bench.workload import class_order, offered_rate, sample_class, scenario_trace
+from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract
 from superinfer.executor.config import DomainGroup
 from superinfer.executor.simulation.loop import simulate
 from superinfer.profiler.latency_model import LatencyModel
@@ -74,9 +75,10 @@ def capacity_rps(
     All requests are there from the start; the rate is that of the middle half of the completions, with a full batch.
     What workers on neighbouring cores take from each other is not in the model. `limits` are the scheduler's, its
     defaults if None; `kv_blocks` are those of a domain, as many as a full batch needs if None. Domains that are not
-    equal are `unequal`.
+    equal are `unequal`: of them each class of requests has those that its contract permits.
     """
-    requests = _backlog(scenario, REQUESTS_PER_DOMAIN * domains)
+    contracts = [] if unequal is None else _permissions(scenario, unequal.kinds)
+    requests = _backlog(scenario, REQUESTS_PER_DOMAIN * domains, contracts)
     longest = max(len(r.prompt_token_ids) + r.sampling.max_tokens for r in requests)
     defaults = limits or SchedulerConfig()
     config = msgspec.structs.replace(
@@ -85,12 +87,12 @@ def capacity_rps(
     blocks = kv_blocks or config.max_running * math.ceil(longest / config.block_size)
     run = simulate(
         requests,
-        contracts=[],
+        contracts=contracts,
         model=profile.latency_model,
         config=config,
         domains=domains if unequal is None else unequal.domains,
         kv_blocks=blocks,
-        kinds=() if unequal is None else [replace(kind, loses_precision=False) for kind in unequal.kinds],
+        kinds=() if unequal is None else unequal.kinds,
     )
     finished = sorted(run.requests.finished_s)
     first, last = len(finished) // 4, 3 * len(finished) // 4
@@ -124,19 +126,32 @@ def offered_to(target: SimulationTarget, scenario: Scenario) -> OfferedToTarget:
     return OfferedToTarget(scenario, capacity, offered_rate(scenario, capacity))
 
 
-def _backlog(scenario: Scenario, count: int) -> list[Request]:
-    """Requests of the mix, all at time 0; their tokens do not matter to the latency model."""
+def _permissions(scenario: Scenario, kinds: Sequence[DomainKind]) -> list[SLOContract]:
+    """Contracts of the classes that bound nothing. Who permits none of the kinds is counted as if it permitted all."""
+    return [
+        SLOContract(
+            service_id=each.service_id,
+            precision_loss_allowed=each.precision_loss_allowed or all(kind.loses_precision for kind in kinds),
+        )
+        for each in scenario.classes
+    ]
+
+
+def _backlog(scenario: Scenario, count: int, contracts: Sequence[SLOContract]) -> list[Request]:
+    """Requests of the mix, all at time 0, of the class's contract where there are any; their tokens do not matter to
+    the latency model.
+    """
     order = class_order([c.share for c in scenario.classes], count, np.random.default_rng(0))
     trace = scenario_trace(scenario)
     shapes = [iter(sample_class(request_class, count, trace)) for request_class in scenario.classes]
-    drawn = [next(shapes[number]) for number in order]
+    drawn = [(next(shapes[number]), contracts[number].service_id if contracts else BEST_EFFORT_ID) for number in order]
     return [
         Request(
             request_id=str(number),
-            contract_id="best-effort",
+            contract_id=contract_id,
             prompt_token_ids=[0] * shape.prompt_tokens,
             sampling=SamplingParams(max_tokens=shape.output_tokens, temperature=0.0, ignore_eos=True),
             arrival_s=0.0,
         )
-        for number, shape in enumerate(drawn)
+        for number, (shape, contract_id) in enumerate(drawn)
     ]

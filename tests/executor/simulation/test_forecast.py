@@ -141,7 +141,10 @@ def test_hindsight_asks_of_no_more_requests_than_it_is_told_and_ends_where_the_j
 
 
 def test_what_is_no_journal_has_no_predictions(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("hello")
+    for name, content in (("text", "hello"), ("empty", "")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(UsageError, match=f"{name}: is no journal of a scheduler"):
+            predictions(tmp_path / name)
     assert predictions_of(tmp_path / "text") is None
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superinfer.cli.bench.bounds import build_contracts
-from superinfer.cli.bench.capacity import capacity_rps
+from superinfer.cli.bench.capacity import UnequalDomains, capacity_rps
 from superinfer.cli.bench.scenario import Arrival, load_scenario, override
 from superinfer.cli.bench.workload import (
     build_warmup,
@@ -20,7 +20,8 @@ from superinfer.cli.bench.workload import (
     unit_gaps,
 )
 from superinfer.executor.simulation.loop import simulate
-from superinfer.scheduler.config import SchedulerConfig
+from superinfer.scheduler.config import DomainSpec, SchedulerConfig
+from superinfer.scheduler.domain_kind import DomainKind
 from superinfer.scheduler.request import Request
 
 ENCODE = encode_by_hash(30_000)
@@ -153,3 +154,14 @@ def test_two_domains_have_twice_the_capacity_of_one(model):
     scenario = load_scenario("mixed")
     one, two = (capacity_rps(Profile(model), scenario, domains) for domains in (1, 2))
     assert two == pytest.approx(2 * one, rel=0.1)
+
+
+def test_capacity_counts_a_domain_of_less_precision_only_for_classes_that_permit_it(model):
+    scenario = load_scenario("mixed")
+    permitting = [each.model_copy(update={"precision_loss_allowed": True}) for each in scenario.classes]
+    kinds = (DomainKind("exact", model), DomainKind("rounded", model, loses_precision=True))
+    unequal = UnequalDomains([DomainSpec("0", 1 << 17, kind="exact"), DomainSpec("1", 1 << 17, kind="rounded")], kinds)
+    strict = capacity_rps(Profile(model), scenario, 2, unequal=unequal)
+    tolerant = capacity_rps(Profile(model), scenario.model_copy(update={"classes": permitting}), 2, unequal=unequal)
+    assert tolerant == pytest.approx(2 * strict, rel=0.1)
+    assert strict == pytest.approx(capacity_rps(Profile(model), scenario, 1), rel=0.1)
