@@ -125,6 +125,11 @@ def predicted_kinds(groups: Sequence[DomainGroup]) -> list[DomainKind]:
     ]
 
 
+def kind_of_each_domain(groups: Sequence[DomainGroup]) -> list[str]:
+    """The kind of each domain of an engine, by the number that the engine gives it."""
+    return [group.kind_id for group in groups for _ in range(group.domains)]
+
+
 def fastest_model(kinds: Sequence[DomainKind]) -> Callable[[SLOContract], LatencyModel]:
     """Of a contract the latency model of the fastest kind that it permits; where it permits none, of all."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from superinfer.cli.bench.scenario import Scenario, override
 from superinfer.cli.bench.target import SimulationTarget
 from superinfer.cli.bench.workload import class_order, offered_rate, sample_class, scenario_trace
+from superinfer.cli.domain_kinds import kind_of_each_domain
 from superinfer.contracts.contract import BEST_EFFORT_ID, SLOContract
 from superinfer.executor.config import DomainGroup
 from superinfer.executor.simulation.loop import simulate
@@ -101,8 +102,8 @@ def capacity_rps(
 
 def domains_of(groups: Sequence[DomainGroup], kinds: Sequence[DomainKind]) -> UnequalDomains:
     """The domains of an engine's groups, by the numbers that the engine gives them, with all the memory they need."""
-    names = [group.kind_id for group in groups for _ in range(group.domains)]
-    specs = [DomainSpec(str(number), PLENTY_OF_BLOCKS, kind=name) for number, name in enumerate(names)]
+    names = enumerate(kind_of_each_domain(groups))
+    specs = [DomainSpec(str(number), PLENTY_OF_BLOCKS, kind=name) for number, name in names]
     return UnequalDomains(specs, tuple(kinds))
 
 

@@ -19,7 +19,7 @@ from superinfer.cli.bench.options import BenchOptions
 from superinfer.cli.bench.plan import Plan, engine_config, make_plan, resolve_scenario
 from superinfer.cli.bench.run import run_policy
 from superinfer.cli.bench.simulated_session import run_simulated_bench
-from superinfer.cli.domain_kinds import predicted_kinds
+from superinfer.cli.domain_kinds import kind_of_each_domain, predicted_kinds
 from superinfer.contracts.errors import EngineError, UsageError
 from superinfer.results.clairvoyant import Offer, clairvoyant_bound
 from superinfer.results.run_folder import check_run_folder, write_run_folder
@@ -104,10 +104,7 @@ def _summary(options: BenchOptions, plan: Plan, runs: list[PolicyRun], engine_er
             "clairvoyant_bound": _clairvoyant_bound(options, plan),
             "engine_error": engine_error,
         },
-        kind_of={
-            str(number): kind
-            for number, kind in enumerate(group.kind_id for group in plan.groups for _ in range(group.domains))
-        },
+        kind_of={str(number): kind for number, kind in enumerate(kind_of_each_domain(plan.groups))},
     )
 
 

@@ -129,7 +129,7 @@ def local_target(
     `asked` are their kinds, where they are of several.
     """
     from superinfer.cli.console import err
-    from superinfer.cli.domain_kinds import make_groups, predicted_kinds
+    from superinfer.cli.domain_kinds import kind_of_each_domain, make_groups, predicted_kinds
     from superinfer.cli.profile import ensure_profile
     from superinfer.executor.kv_cache import plan_device_blocks
     from superinfer.executor.model.memory import available_memory_bytes
@@ -160,7 +160,7 @@ def local_target(
         block_size=limits.block_size,
     )
     kinds = predicted_kinds(groups)
-    names = [group.kind_id for group in groups for _ in range(group.domains)] or [""] * domains
+    names = kind_of_each_domain(groups) or [""] * domains
     return SimulationTarget(
         model=source.name,
         device=profile.device.name,
