@@ -70,8 +70,9 @@ class EngineClient:
         self.resumptions: list[Resumed] = []
         self._endpoint = endpoint
         self._engine_alive = engine_alive
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.DEALER)
+        # The context of the whole process: one of its own, collected as garbage in a cycle with its sockets, would wait
+        # for them for ever.
+        self._socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
@@ -165,7 +166,7 @@ class EngineClient:
         await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(zmq.ZMQError):
             self._socket.disable_monitor()
-        self._context.destroy(linger=_LINGER_MS)
+        self._socket.close()
 
     async def _events(self, request_id: str, stream: _Stream) -> AsyncIterator[RequestEvent]:
         try:

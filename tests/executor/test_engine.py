@@ -228,9 +228,10 @@ def test_a_vanished_client_loses_its_own_requests_only(tmp_path):
 @pytest.mark.parametrize("domains", [1, 2])
 def test_sigkill_of_a_worker_under_load_loses_and_doubles_nothing(tmp_path, domains):
     async def scenario(client, ready):
-        requests = [toy_request(i, prompt=1 + 37 * i % 200, max_tokens=40) for i in range(30)]
+        requests = [toy_request(i, prompt=1 + 37 * i % 200, max_tokens=150) for i in range(30)]
         tasks = [asyncio.create_task(collect(client, request)) for request in requests]
-        await asyncio.sleep(0.15)
+        while (await client.stats()).output_tokens < 300:
+            await asyncio.sleep(0.01)
         victim = ready.domains[0].worker_pid
         os.kill(victim, signal.SIGKILL)
         received = await asyncio.gather(*tasks)
