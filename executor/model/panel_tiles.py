@@ -19,9 +19,6 @@ from superinfer.executor.model.panels import BFLOAT16, ELEMENT_BYTES, INPUT_STEP
 from superinfer.executor.model.vectors import ADDRESS, FLOAT, INT32, LINE_BYTES, Emitter, emit_prefetch, literals
 
 TILE_TOKENS = 6
-NEAR_BYTES = 512
-"""How far ahead a small tile prefetches in each of its panels: it is bound by memory, and a short distance sets the
-CPU's own prefetcher going, which reads faster than instructions can ask."""
 HALVES = range(2)
 """A panel is two vectors wide."""
 
@@ -106,8 +103,7 @@ def tile_product(
     """out[t, :16 · panels] = x[t] · `panels` panels of one `kind` at `weight`, for t < tokens.
 
     x (tokens, inputs) and out (tokens, columns) are float32 rows. Each step also prefetches as many bytes as it reads
-    of the weight: of one panel from `ahead` onwards, which moves by `ahead_step` bytes a step; of several panels
-    NEAR_BYTES further on in each.
+    of the weight, from `ahead` onwards, which moves by `ahead_step` bytes a step.
     """
     count, group, of_kind = literals(tokens, panels, kind)
     signature = types.void(*[ADDRESS] * 7, tokens, panels, kind)
@@ -143,11 +139,7 @@ def tile_product(
             scales = [builder.add(start, of_group) for start in starts]
             offset = builder.add(offset, builder.mul(builder.add(before, number(1)), number(SCALE_BYTES)))
         weights = [builder.add(start, offset) for start in starts]
-        if group == 1:
-            emit_prefetch(builder, fetch, max(INPUT_STEP * input_bytes, LINE_BYTES), keep=0)
-        else:
-            for address in weights:
-                emit_prefetch(builder, builder.add(address, number(NEAR_BYTES)), INPUT_STEP * input_bytes, keep=3)
+        emit_prefetch(builder, fetch, max(group * INPUT_STEP * input_bytes, LINE_BYTES), keep=0)
         rows = [builder.add(x, builder.mul(index, number(4)))]
         for _ in range(count - 1):
             rows.append(builder.add(rows[-1], row_bytes))
