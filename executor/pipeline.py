@@ -13,6 +13,10 @@ DEPTH = 2
 LEAD_S = 0.003
 LEAD_PLANS = 1.5
 """The plan is due this long, and so many times as long as planning takes, before the running step's expected end."""
+PLANNING_S = 0.0006
+"""What planning a step and sending it off usually take, for whoever runs the engine's clock ahead."""
+STEP_GAP_S = 0.0002
+"""Between two steps of a worker, the later one being in its queue already; late plans included, on average."""
 
 HANG_S = 30.0
 HANG_FACTOR = 20.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 
-LEVEL_WANDERS = 0.003
+LEVEL_WANDERS = 0.002
 """How far a level moves from step to step (log, one standard deviation)."""
 LEVEL_UNKNOWN = 0.14
 """How far a level may be from what the profile says, before any step was seen."""
@@ -21,8 +21,8 @@ STEP_VARIES = 0.15
 """How far steps are from the levels, the moment's speed included."""
 LONGEST_SURPRISE = 0.3
 """A step that is further off (log) was interrupted, and counts as if it were so far off."""
-MOMENT_GAIN = 0.25
-MOMENT_LASTS_S = 0.5
+MOMENT_GAIN = 0.35
+MOMENT_LASTS_S = 0.2
 
 
 @dataclass(slots=True)

@@ -21,6 +21,9 @@ from superinfer.scheduler.request import Request, SamplingParams
 from superinfer.scheduler.scheduler import Scheduler
 from superinfer.scheduler.steps import StepResult
 
+Arrival = tuple[float, Request]
+"""When a request reaches the scheduler, and the request."""
+
 MOST_STEPS = 20_000
 """Steps after which a forecast gives up on those that have not ended."""
 
@@ -33,28 +36,41 @@ class Forecast:
     last_token_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class EnginePace:
+    """How an engine goes from step to step: the next one begins `gap_s` after the last one has ended, and is planned
+    `lead_s` before that: what comes in between waits for a whole step more.
+    """
+
+    gap_s: float = 0.0
+    lead_s: float = 0.0
+
+
+AT_ONCE = EnginePace()
+
+
 def forecast(
     scheduler: Scheduler,
     now: float,
     wanted: Collection[str],
     *,
     started_s: Mapping[str, float] | None = None,
-    arrivals: Iterator[Request] | None = None,
-    overhead_s: float = 0.0,
+    arrivals: Iterator[Arrival] | None = None,
+    pace: EnginePace = AT_ONCE,
     step_s: Callable[[str, StepShape, float], float] | None = None,
 ) -> dict[str, Forecast]:
     """Run a scheduler ahead from `now` until the requests `wanted` have ended; it cannot be used for anything else
     afterwards.
 
     `started_s` says of the domains with steps in flight when the first of them began (`now` where it does not);
-    `arrivals` are the requests that are expected to come, in order; `overhead_s` lies between two steps.
+    `arrivals` are the requests that are expected to come, in order; `pace` says when steps are planned and begin.
     `step_s` says what a step of a domain takes that begins at a time; what steps so far let expect if None.
     """
-    clock = _Clock(scheduler, now, started_s or {}, arrivals or iter(()), overhead_s, step_s)
+    clock = _Clock(scheduler, now, started_s or {}, arrivals or iter(()), pace, step_s)
     return clock.run(set(wanted))
 
 
-def expected_arrivals(scheduler: Scheduler, now: float, seed: int = 0) -> Iterator[Request]:
+def expected_arrivals(scheduler: Scheduler, now: float, seed: int = 0) -> Iterator[Arrival]:
     """Requests as they have been coming of late: Poisson arrivals of each contract at its recent rate, of mean size."""
     generator = random.Random(seed)
     loads = {load.contract_id: load for load in scheduler.admission.arriving(now) if load.per_s > 0.0}
@@ -65,13 +81,14 @@ def expected_arrivals(scheduler: Scheduler, now: float, seed: int = 0) -> Iterat
         at_s, contract_id = due[0]
         load = loads[contract_id]
         number += 1
-        yield Request(
+        request = Request(
             request_id=f"expected-{number}",
             contract_id=contract_id,
             prompt_token_ids=[0] * max(round(load.prompt_tokens), 1),
             sampling=SamplingParams(max_tokens=max(round(load.output_tokens), 1), ignore_eos=True),
             arrival_s=at_s,
         )
+        yield at_s, request
         heapq.heapreplace(due, (at_s + generator.expovariate(load.per_s), contract_id))
 
 
@@ -83,8 +100,8 @@ class _Clock:
         scheduler: Scheduler,
         now: float,
         started_s: Mapping[str, float],
-        arrivals: Iterator[Request],
-        overhead_s: float,
+        arrivals: Iterator[Arrival],
+        pace: EnginePace,
         step_s: Callable[[str, StepShape, float], float] | None,
     ) -> None:
         self._scheduler = scheduler
@@ -92,7 +109,9 @@ class _Clock:
         # As they are now: what is run ahead teaches nothing.
         self._speeds = {each: replace(scheduler.speeds.outlook[each]) for each in scheduler.domains}
         self._arrivals = arrivals
-        self._overhead_s = overhead_s
+        self._overhead_s = pace.gap_s
+        self._lead_s = pace.lead_s
+        self._is_asked: set[str] = set()
         self._given_step_s = step_s
         self._flights: dict[str, deque[tuple[float, float, InFlightStep]]] = {}
         for domain in scheduler.domains.values():
@@ -101,7 +120,7 @@ class _Clock:
             for step in domain.in_flight.values():
                 end_s = max(begin_s + self._step_s(domain, step, begin_s), now)
                 flights.append((begin_s, end_s, step))
-                begin_s = end_s + overhead_s
+                begin_s = end_s + pace.gap_s
 
     def run(self, wanted: set[str]) -> dict[str, Forecast]:
         found: dict[str, Forecast] = {}
@@ -112,10 +131,14 @@ class _Clock:
                 break
             ends = [(flights[0][1], domain_id) for domain_id, flights in self._flights.items() if flights]
             end_s, domain_id = min(ends, default=(math.inf, ""))
-            if arrival is not None and arrival.arrival_s <= end_s:
-                self._now = arrival.arrival_s
-                self._scheduler.add(arrival, self._now)
+            plan_s = min((end - self._lead_s for end, each in ends if self._may_ask(each)), default=math.inf)
+            if arrival is not None and arrival[0] <= min(plan_s, end_s):
+                self._now = max(arrival[0], self._now)
+                self._scheduler.add(arrival[1], self._now)
                 arrival = next(self._arrivals, None)
+                self._is_asked.clear()  # those that had nothing to plan
+            elif plan_s < end_s:
+                self._now = max(plan_s, self._now)
             elif end_s < math.inf:
                 self._end_step(domain_id, found)
             else:
@@ -123,23 +146,30 @@ class _Clock:
             self._plan()
         return {each: found.get(each, Forecast(math.nan, math.nan)) for each in wanted}
 
+    def _may_ask(self, domain_id: str) -> bool:
+        """Whether a domain's next step is to be planned before the one in flight has ended."""
+        return self._lead_s > 0.0 and len(self._flights[domain_id]) == 1 and domain_id not in self._is_asked
+
     def _end_step(self, domain_id: str, found: dict[str, Forecast]) -> None:
         begin_s, self._now, step = self._flights[domain_id].popleft()
+        self._is_asked.discard(domain_id)
         result = _result(self._scheduler, domain_id, step, begin_s, self._now)
         for output in self._scheduler.observe(result, self._now):
             if isinstance(output, FinishOutput):
                 found[output.request_id] = Forecast(output.first_token_s, output.last_token_s)
 
     def _plan(self) -> None:
-        """A step for each domain that has none."""
+        """A step for each domain that has none, or whose last one ends so soon."""
         for domain_id, flights in self._flights.items():
-            if flights or not self._scheduler.has_work(domain_id):
+            if flights and not (self._may_ask(domain_id) and flights[0][1] - self._lead_s <= self._now):
                 continue
-            if self._scheduler.plan(domain_id, self._now) is None:
+            if flights:
+                self._is_asked.add(domain_id)
+            if not self._scheduler.has_work(domain_id) or self._scheduler.plan(domain_id, self._now) is None:
                 continue
             domain = self._scheduler.domains[domain_id]
             step = next(reversed(domain.in_flight.values()))
-            begin_s = self._now + self._overhead_s
+            begin_s = max(self._now, flights[-1][1] if flights else 0.0) + self._overhead_s
             flights.append((begin_s, begin_s + self._step_s(domain, step, begin_s), step))
 
     def _step_s(self, domain: DomainState, step: InFlightStep, begin_s: float) -> float:

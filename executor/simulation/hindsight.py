@@ -23,13 +23,15 @@ import msgspec
 
 from superinfer.contracts.errors import UsageError
 from superinfer.executor.journal import Added, Begun, Observed, Planned, begin, read_journal, repeat
-from superinfer.executor.simulation.forecast import Forecast, forecast
+from superinfer.executor.pipeline import LEAD_PLANS, LEAD_S, PLANNING_S, STEP_GAP_S
+from superinfer.executor.simulation.forecast import Arrival, EnginePace, Forecast, forecast
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.domain import InFlightStep
-from superinfer.scheduler.request import Request
 
 MOST_REQUESTS = 300
 """Requests that are asked about where a run has more, evenly spread over it; each takes some ten milliseconds."""
+
+ENGINE_PACE = EnginePace(gap_s=STEP_GAP_S, lead_s=LEAD_S + LEAD_PLANS * PLANNING_S)
 
 StepKind = Literal["decode", "prefill", "mixed"]
 
@@ -71,7 +73,9 @@ class JournalWalk:
             raise UsageError(f"{path}: is no journal of a scheduler: it does not begin with what that was made of")
         self._entries = list(entries)
         self.scheduler = begin(first)
-        self.coming: deque[Request] = deque(each.request for each in self._entries if isinstance(each, Added))
+        self.coming: deque[Arrival] = deque(
+            (each.now, each.request) for each in self._entries if isinstance(each, Added)
+        )
         self.began_s: dict[str, float] = {}
 
     def run(self) -> None:
@@ -102,9 +106,10 @@ class JournalWalk:
 
 
 class _Asking(JournalWalk):
-    def __init__(self, path: Path, most: int) -> None:
+    def __init__(self, path: Path, most: int, pace: EnginePace) -> None:
         super().__init__(path)
-        ids = [each.request_id for each in self.coming]
+        self._pace = pace
+        ids = [request.request_id for _, request in self.coming]
         self._chosen: Collection[str] = {ids[number * len(ids) // most] for number in range(most)} if ids else set()
         self.found = Predictions()
 
@@ -115,7 +120,12 @@ class _Asking(JournalWalk):
             return
         times = in_a_fork(
             lambda: forecast(
-                self.scheduler, entry.now, [request.request_id], started_s=self.began_s, arrivals=iter(self.coming)
+                self.scheduler,
+                entry.now,
+                [request.request_id],
+                started_s=self.began_s,
+                arrivals=iter(self.coming),
+                pace=self._pace,
             )[request.request_id]
         )
         ttft_s, tpot_s = times.first_token_s - request.arrival_s, None
@@ -150,9 +160,9 @@ def in_a_fork(ask: Callable[[], Forecast]) -> Forecast:
     return Forecast(*msgspec.msgpack.decode(answer, type=tuple[float, float]))
 
 
-def predictions(path: Path, most: int = MOST_REQUESTS) -> Predictions:
-    """Those of the journal at `path`; UsageError where it is none."""
-    walk = _Asking(path, most)
+def predictions(path: Path, most: int = MOST_REQUESTS, pace: EnginePace = ENGINE_PACE) -> Predictions:
+    """Those of the journal at `path`, of an engine of this pace; UsageError where it is none."""
+    walk = _Asking(path, most, pace)
     try:
         walk.run()
     except UsageError as error:

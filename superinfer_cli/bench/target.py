@@ -28,18 +28,15 @@ if TYPE_CHECKING:
 
 LOCAL_RESTART_S = 0.5
 """From the death of a worker of this machine to its successor's being ready: process start, weights, kernels."""
-LOCAL_GAP_S = 0.0005
-"""Between two steps of a worker of this machine, the later one being in its queue already."""
-LOCAL_PLANNING_S = 0.0006
-"""What planning a step and sending it off take the engine; the next plan is due so much earlier, and half as much."""
-LOCAL_CLIENT_S = 0.004
+LOCAL_CLIENT_S = 0.0025
 """From a client to the scheduler and back, messages and event loops of three processes on this machine's cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationTarget:
     """Devices to simulate. `limits` holds the scheduler's limits, `sigma` the log-normal noise of each step's
-    time and `drift` that of the device's speed.
+    time and `drift` that of the device's speed. `latency_model` is what the scheduler is told and bounds are made of,
+    `device_model` what the devices take where that is known to be another.
 
     `block_copy_s` is what a rotated KV block adds to a step, `restart_s` a dead domain's time until it serves again.
     `overhead_s` lies between two steps; a step is planned `lead_s` before the end of the one before, or when that has
@@ -60,6 +57,7 @@ class SimulationTarget:
     max_position: int | None
     origin: dict[str, Any]
     drift: Drift | None = None
+    device_model: LatencyModel | None = None
     overhead_s: float = 0.0
     lead_s: float | None = None
     client_s: float = 0.0
@@ -134,7 +132,7 @@ def local_target(
     from superinfer.executor.kv_cache import plan_device_blocks
     from superinfer.executor.model.memory import available_memory_bytes
     from superinfer.executor.models.catalog import resolve_model
-    from superinfer.executor.pipeline import LEAD_PLANS, LEAD_S
+    from superinfer.executor.pipeline import LEAD_PLANS, LEAD_S, PLANNING_S, STEP_GAP_S
     from superinfer.profiler.store import load_profile
 
     source = resolve_model(model)
@@ -172,8 +170,8 @@ def local_target(
         drift=None if profile.noise is None else profile.noise.drift,
         block_copy_s=0.0,
         restart_s=LOCAL_RESTART_S,
-        overhead_s=LOCAL_GAP_S,
-        lead_s=LEAD_S + LEAD_PLANS * LOCAL_PLANNING_S,
+        overhead_s=STEP_GAP_S,
+        lead_s=LEAD_S + LEAD_PLANS * PLANNING_S,
         client_s=LOCAL_CLIENT_S,
         max_position=profile.architecture.max_position,
         origin={

@@ -31,11 +31,10 @@ import numpy as np
 from real_steps import RealSteps
 
 from superinfer.executor.journal import Added, Observed
-from superinfer.executor.simulation.forecast import Forecast, expected_arrivals, forecast
-from superinfer.executor.simulation.hindsight import JournalWalk, in_a_fork
+from superinfer.executor.simulation.forecast import Arrival, Forecast, expected_arrivals, forecast
+from superinfer.executor.simulation.hindsight import ENGINE_PACE, JournalWalk, in_a_fork
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.scheduler.domain import InFlightStep
-from superinfer.scheduler.request import Request
 
 Times = tuple[float, float]
 """Time to first token and time per output token, seconds."""
@@ -91,7 +90,7 @@ class Replay(JournalWalk):
         gaps = max(request.sampling.max_tokens - 1, 1)
         found: dict[str, Times] = {}
         seeds = range(len(self.predicted), len(self.predicted) + self._draws)
-        arrivals: dict[str, list[Iterator[Request]]] = {
+        arrivals: dict[str, list[Iterator[Arrival]]] = {
             WAYS[0]: [iter(self.coming)],
             WAYS[1]: [iter(())],
             WAYS[2]: [expected_arrivals(scheduler, entry.now, seed) for seed in seeds],
@@ -113,13 +112,19 @@ class Replay(JournalWalk):
         said_s = self.scheduler.speeds.model_of(domain_id).uncorrected_step_s(shape)
         return said_s * self._real.ratio_at(shape.chunks > 0, begin_s - self._real.first_s)
 
-    def _ahead(self, entry: Added, arrivals: Iterator[Request], *, is_speed_known: bool = False) -> Forecast:
+    def _ahead(self, entry: Added, arrivals: Iterator[Arrival], *, is_speed_known: bool = False) -> Forecast:
         request_id = entry.request.request_id
         step_s = self._real_step_s if is_speed_known else None
         began_s = self.began_s
         return in_a_fork(
             lambda: forecast(
-                self.scheduler, entry.now, [request_id], started_s=began_s, arrivals=arrivals, step_s=step_s
+                self.scheduler,
+                entry.now,
+                [request_id],
+                started_s=began_s,
+                arrivals=arrivals,
+                step_s=step_s,
+                pace=ENGINE_PACE,
             )[request_id]
         )
 

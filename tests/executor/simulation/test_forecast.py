@@ -14,8 +14,9 @@ from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.contracts.errors import UsageError
 from superinfer.executor.journal import Added, Begun, Changed, Entry, JournaledScheduler, begin, read_journal, repeat
 from superinfer.executor.simulated import SimulatedDevice
-from superinfer.executor.simulation.forecast import Forecast, expected_arrivals, forecast
+from superinfer.executor.simulation.forecast import AT_ONCE, EnginePace, Forecast, expected_arrivals, forecast
 from superinfer.executor.simulation.hindsight import predictions
+from superinfer.executor.simulation.loop import simulate
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.outputs import FinishOutput
 from superinfer.scheduler.request import Request, SamplingParams
@@ -97,13 +98,31 @@ def test_run_ahead_with_the_arrivals_that_come_it_says_what_happens(tmp_path: Pa
         for domain in scheduler.domains.values()
     }
     open_ids = [sequence.request.request_id for sequence in scheduler.open_sequences]
-    coming = [entry.request for entry in later if isinstance(entry, Added)]
-    wanted = [*open_ids, *(request.request_id for request in coming)]
+    coming = [(entry.now, entry.request) for entry in later if isinstance(entry, Added)]
+    wanted = [*open_ids, *(request.request_id for _, request in coming)]
     found = forecast(scheduler, now, wanted, started_s=began_s, arrivals=iter(coming))
     assert found.keys() == set(wanted)
     for request_id, times in found.items():
         assert times.first_token_s == pytest.approx(real[request_id].first_token_s)
         assert times.last_token_s == pytest.approx(real[request_id].last_token_s)
+
+
+@pytest.mark.parametrize("policy", ["slack", "fcfs"])
+def test_with_a_lead_a_step_is_planned_before_the_last_one_ends_as_simulation_does(policy: str) -> None:
+    config = SchedulerConfig(policy=policy)
+    fates = simulate(
+        requests(), contracts=CONTRACTS, model=MODEL.fresh(), config=config, domains=DOMAINS[:1], lead_s=0.06
+    ).requests
+    for lead_s, is_equal in ((0.06, True), (0.0, False)):
+        scheduler = Scheduler(
+            domains=DOMAINS[:1], contracts=CONTRACTS, latency_model=MODEL.fresh(), config=SchedulerConfig(policy=policy)
+        )
+        coming = [(request.arrival_s, request) for request in requests()]
+        wanted = [request.request_id for _, request in coming]
+        found = forecast(scheduler, 0.0, wanted, arrivals=iter(coming), pace=EnginePace(lead_s=lead_s))
+        expected = [(each.first_token_s, each.finished_s) for each in fates]
+        times = [(found[each.request_id].first_token_s, found[each.request_id].last_token_s) for each in fates]
+        assert (times == [pytest.approx(each) for each in expected]) is is_equal
 
 
 def _elapsed_s(path: Path, domain_id: str, calls: int, now: float) -> float:
@@ -115,8 +134,10 @@ def _elapsed_s(path: Path, domain_id: str, calls: int, now: float) -> float:
 def test_in_hindsight_every_request_was_predicted_where_steps_take_what_is_said_of_them(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     real = serve(path, "slack")
-    found = predictions_of(path)
-    assert found is not None
+    by_command = predictions_of(path)
+    assert by_command is not None
+    found = predictions(path, pace=AT_ONCE)
+    assert len(by_command.requests) == len(found.requests)
     assert found.ended_by is None
     assert {each.request_id for each in found.requests} == real.keys()
     tokens = {request.request_id: request.sampling.max_tokens for request in requests()}
@@ -154,7 +175,7 @@ def test_without_the_rest_of_the_load_nothing_ends_later(tmp_path: Path) -> None
         alone, later, now = state_after(tmp_path / "journal", calls)
         loaded, _, _ = state_after(tmp_path / "journal", calls)
         wanted = [sequence.request.request_id for sequence in alone.open_sequences]
-        coming = (entry.request for entry in later if isinstance(entry, Added))
+        coming = ((entry.now, entry.request) for entry in later if isinstance(entry, Added))
         free = forecast(alone, now, wanted)
         busy = forecast(loaded, now, wanted, arrivals=coming)
         assert all(free[each].last_token_s <= busy[each].last_token_s + 1e-9 for each in wanted)
@@ -166,10 +187,10 @@ def test_expected_arrivals_come_at_the_rate_and_size_of_late(tmp_path: Path) -> 
     loads = {load.contract_id: load for load in scheduler.admission.arriving(now)}
     stream = expected_arrivals(scheduler, now, seed=3)
     drawn = [next(stream) for _ in range(400)]
-    seconds = drawn[-1].arrival_s - now
-    assert drawn == sorted(drawn, key=lambda request: request.arrival_s)
+    seconds = drawn[-1][0] - now
+    assert drawn == sorted(drawn, key=lambda each: each[0])
     for contract_id, load in loads.items():
-        mine = [request for request in drawn if request.contract_id == contract_id]
+        mine = [request for _, request in drawn if request.contract_id == contract_id]
         assert len(mine) / seconds == pytest.approx(load.per_s, rel=0.25)
         assert len(mine[0].prompt_token_ids) == pytest.approx(load.prompt_tokens, abs=0.5)
         assert mine[0].sampling.max_tokens == pytest.approx(load.output_tokens, abs=0.5)
