@@ -28,6 +28,8 @@ MeasuredStep = tuple[StepShape, float]
 
 QUANTILES = (0.5, 0.9, 0.99)
 KNOT_RATIO = 1.35
+EVERY_COUNT_TO = 8
+"""Up to so many tokens every measured count is a knot: kernels have tiles of a few tokens, and times rise in steps."""
 SMOOTHING = 0.1
 CAUCHY_TUNING = 2.385
 SMALLEST_SCALE = 0.01
@@ -112,11 +114,11 @@ def _tracked_ratios(ratios: Array, order: NDArray[np.int64]) -> Array:
 
 
 def choose_knots(token_counts: Sequence[int]) -> list[int]:
-    """Knots of the linear curve: measured token counts at least KNOT_RATIO apart, both ends kept."""
+    """Knots of the linear curve: measured token counts that are few, others KNOT_RATIO apart or more, both ends."""
     counts = sorted(set(token_counts))
     knots = counts[:1]
     for count in counts[1:]:
-        if count >= knots[-1] * KNOT_RATIO:
+        if count <= EVERY_COUNT_TO or count >= knots[-1] * KNOT_RATIO:
             knots.append(count)
     if len(counts) > 1 and knots[-1] != counts[-1]:
         if len(knots) > 1:
