@@ -191,6 +191,21 @@ class LatencyModel:
         """A copy with the fitted constants and no correction learnt."""
         return dataclasses.replace(self, linear_points=list(self.linear_points), correction=1.0, upper=0.0)
 
+    def at_levels(self, memory: float, arithmetic: float) -> LatencyModel:
+        """The model of a device on which the two parts of `parts_s` take so many times as long."""
+        first_s = self.linear_s(1)
+        return dataclasses.replace(
+            self.fresh(),
+            launch_s=memory * self.launch_s,
+            linear_points=[(x, memory * first_s + arithmetic * (y - first_s)) for x, y in self.linear_points],
+            decode_context_s=memory * self.decode_context_s,
+            decode_s=memory * self.decode_s,
+            prefill_pair_s=arithmetic * self.prefill_pair_s,
+            chunk_s=arithmetic * self.chunk_s,
+            row_s=memory * self.row_s,
+            head_s=memory * self.head_s,
+        )
+
     def observe(self, shape: StepShape, actual_s: float) -> None:
         """Correct the model towards what a step really took; outliers count at most 2 × either way.
 

@@ -45,6 +45,7 @@ def simulate(
     *,
     contracts: list[SLOContract],
     model: LatencyModel,
+    device_model: LatencyModel | None = None,
     config: SchedulerConfig,
     domains: int | Sequence[DomainSpec] = 1,
     kv_blocks: int = 4096,
@@ -66,7 +67,8 @@ def simulate(
     A list is sorted by arrival; any other iterable has to come in that order and is read as the clock moves on, so that
     a long trace never lies in memory. A domain plans its next step when the last one ends; with a `lead_s`, so long
     before the time at which the last one is expected to end, as the engine does: what arrives after that waits for a
-    whole step more. Then each step is taken by itself, as it is where the devices' speed has a `drift`.
+    whole step more. Then each step is taken by itself, as it is where the devices' speed has a `drift` or they take
+    another time than the scheduler is told at first (`device_model`).
     `domains` are specs, or a number of domains of `kv_blocks` each; `overhead_s` is the gap between steps, and
     `block_copy_s` the time that each rotated KV block adds to the step before which it is copied. With
     `fast_forward` a compiled loop takes the steps that need none of the scheduler's objects, with the same result.
@@ -87,8 +89,10 @@ def simulate(
     )
     by_id = {spec.domain_id: spec for spec in specs}
     models = {kind.kind_id: kind.latency_model for kind in kinds}
-    hardware = Hardware(by_id, model, models, sigma, drift, seed, overhead_s, block_copy_s, copies_s or {})
-    takes_many = fast_forward and lead_s is None and drift is None and can_take_many(scheduler, specs)
+    device = device_model or model
+    hardware = Hardware(by_id, device, models, sigma, drift, seed, overhead_s, block_copy_s, copies_s or {})
+    is_as_told = lead_s is None and drift is None and device_model is None
+    takes_many = fast_forward and is_as_told and can_take_many(scheduler, specs)
     loop: EventLoop = FleetLoop(scheduler, hardware) if takes_many else StepLoop(scheduler, hardware, lead_s)
     for fault in faults:
         loop.push(fault.time_s, Death(fault))

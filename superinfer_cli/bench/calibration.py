@@ -16,11 +16,13 @@ from superinfer.results.outcome import Outcome
 from superinfer.results.summary import PolicyRun
 
 MODULE = "superinfer.executor.simulation.hindsight"
+JOURNALS = "journal-*.jsonl"
+"""Those of a run folder."""
 
 
 def journal_path(folder: Path, policy: str) -> Path:
     """Where a policy's journal is in a run folder."""
-    return folder / f"journal-{policy}.jsonl"
+    return folder / JOURNALS.replace("*", policy)
 
 
 def calibrate_runs(runs: Sequence[PolicyRun], folder: Path) -> None:

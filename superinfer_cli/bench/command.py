@@ -28,6 +28,14 @@ DTYPES = ("auto", "float32", "bfloat16", "int8")
 WIDTH_IN_FILES = 120
 CLUSTER_PREFIX = "cluster-"
 
+CalibrateFrom = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="With --simulate: a run folder with journals (--journal) of this model on this machine; simulated devices "
+        "take what steps took there. Repeat for several."
+    ),
+]
+
 
 def bench(
     scenario: Annotated[
@@ -52,6 +60,7 @@ def bench(
         Path | None,
         typer.Option(help="Simulate this cluster: a topology file, or h100-4x8. Default: this machine as profiled."),
     ] = None,
+    calibrate_from: CalibrateFrom = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="A policy to run; repeat to compare. Default: slack, fcfs and round_robin."),
@@ -112,6 +121,7 @@ def bench(
         model=model,
         simulate=simulate,
         topology=topology,
+        calibrate_from=tuple(calibrate_from or ()),
         policies=list(policy or DEFAULT_POLICIES),
         requests=requests,
         load=load,

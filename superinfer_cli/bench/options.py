@@ -41,4 +41,5 @@ class BenchOptions:
     force: bool = False
     simulate: bool = False
     topology: Path | None = None
+    calibrate_from: tuple[Path, ...] = ()
     journal: bool = False

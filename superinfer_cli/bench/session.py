@@ -45,6 +45,8 @@ def run_bench(options: BenchOptions) -> BenchResult:
     check_run_folder(folder, force=options.force)
     if options.simulate and options.journal:
         raise UsageError("--journal: keeps what an engine's scheduler was told; it has no meaning with --simulate")
+    if options.calibrate_from and not options.simulate:
+        raise UsageError("--calibrate-from: is for simulated devices; it needs --simulate")
     if options.simulate:
         return BenchResult(*run_simulated_bench(options, scenario, folder), engine_error=None)
     plan = make_plan(options, scenario)

@@ -60,6 +60,7 @@ def simulate_load(
         load.requests(),
         contracts=list(contracts.values()),
         model=target.latency_model,
+        device_model=target.device_model,
         config=msgspec.structs.replace(target.limits, policy=name),
         domains=target.domains,
         sigma=target.sigma,

@@ -18,6 +18,7 @@ from superinfer.cli.bench.capacity import offered_to
 from superinfer.cli.bench.options import CLUSTER_MODEL, DEFAULT_MODEL, BenchOptions
 from superinfer.cli.bench.plan import decay_profile_path, requested_fault_map
 from superinfer.cli.bench.scenario import Scenario
+from superinfer.cli.bench.served_target import FLAG, as_served
 from superinfer.cli.bench.simulated_load import SimulatedLoad, simulated_load
 from superinfer.cli.bench.simulated_run import run_simulated
 from superinfer.cli.bench.target import SimulationTarget, cluster_target, local_target, with_room_for
@@ -109,7 +110,7 @@ def run_simulated_bench(options: BenchOptions, scenario: Scenario, folder: Path)
 
 def _target(options: BenchOptions, scenario: Scenario) -> SimulationTarget:
     if options.topology is None:
-        return local_target(
+        target = local_target(
             options.model or DEFAULT_MODEL,
             options.dtype,
             domains=scenario.domains,
@@ -117,12 +118,14 @@ def _target(options: BenchOptions, scenario: Scenario) -> SimulationTarget:
             kv_cache_bytes=options.kv_cache_bytes,
             asked=options.kinds,
         )
+        return as_served(target, options.calibrate_from) if options.calibrate_from else target
     for flag, given in (
         ("--domains", options.domains),
         ("--domain-kind", options.kinds or None),
         ("--kv-cache-memory", options.kv_cache_bytes),
         ("--random-weights", options.random_weights or None),
         ("--host-kv-memory", options.host_kv_memory),
+        (FLAG, options.calibrate_from or None),
     ):
         if given is not None:
             raise UsageError(f"{flag}: has no meaning with --topology, whose devices decide it")

@@ -17,6 +17,9 @@ def tune(
     topology: Path | None = typer.Option(
         None, help="Tune for the cluster of this file, or a shipped one such as h100-4x8, instead of this machine."
     ),
+    calibrate_from: list[Path] | None = typer.Option(
+        None, help="A run folder of bench --journal: devices take what steps took there. Repeat for several."
+    ),
     trials: int = typer.Option(60, min=1, help="Settings to try; the default is the first."),
     seeds: int = typer.Option(3, min=1, help="Training seeds; as many held-out seeds judge (at least 4)."),
     seed: int = typer.Option(0, help="Seed of the search itself."),
@@ -29,6 +32,7 @@ def tune(
     """Search slack-decay and planner settings in simulation; held-out seeds decide whether they are better."""
     from superinfer.cli.bench.options import CLUSTER_MODEL, DEFAULT_MODEL
     from superinfer.cli.bench.scenario import load_scenario, override
+    from superinfer.cli.bench.served_target import as_served
     from superinfer.cli.bench.target import cluster_target, local_target
     from superinfer.cli.console import err, progress_bar
     from superinfer.cli.console import out as stdout
@@ -51,6 +55,9 @@ def tune(
         target = local_target(
             model or DEFAULT_MODEL, dtype, domains=chosen.domains, random_weights=False, kv_cache_bytes=None
         )
+        target = as_served(target, calibrate_from) if calibrate_from else target
+    elif calibrate_from:
+        raise UsageError("--calibrate-from: has no meaning with --topology, whose devices nobody measured")
     else:
         target = cluster_target(model or CLUSTER_MODEL, topology, dtype)
     bench = prepare(chosen, target)

@@ -1,15 +1,18 @@
 """How near simulation comes to reality: real runs of `superinfer bench`, simulated again with the same requests.
 
-    python tests/benchmarks/fidelity.py RUN_FOLDER [RUN_FOLDER ...] [--draws 9]
+    superinfer bench mixed --load 0.5 --journal --policy slack --policy fcfs --seed 5 --out RUN1        # and RUN2, …
+    python tests/benchmarks/fidelity.py RUN1 RUN2 ... [--calibrate-from OTHER ...] [--draws 15]
 
-For each policy and service: attainment and end-to-end times at the 50th, 95th and 99th percentile, real and simulated;
-the mean time to first token, queueing included, and per output token. A device's noise is chance: near its capacity a
-few slow seconds make or break a queue. Simulated figures are therefore the median of `--draws` draws of the noise, in
-brackets how far it is off, and beside them from where to where the draws go. The profile is that of the real run.
+Runs of one scenario, load and seed are repeats of each other. For each policy and service: attainment and end-to-end
+times at the 50th, 95th and 99th percentile, real and simulated; the mean time to first token, queueing included, and
+per output token. A device's noise is chance, and near its capacity a few slow seconds make or break a queue: real
+figures are the median of the repeats, simulated ones that of `--draws` draws of the noise, in brackets how far it is
+off, and beside each from where to where they go. The profile is that of the real runs.
 
-Where the run kept its journal (`bench --journal`), a second line for each simulates a device whose steps are as much
-slower as the real ones were in sum, and a third one that takes at each moment as long as the real one did for steps of
-the kind (with and without prefill): what remains is neither the profile nor the machine but the simulator's doing.
+Simulated are a device as its profile says; one calibrated by the runs' own journals (two levels and the noise, as
+`superinfer bench --simulate --calibrate-from RUN`), or with `--calibrate-from` by those of other runs; and one that
+takes at each moment as long as the real one did for steps of the kind (with and without prefill): what remains then is
+neither the profile nor the machine but the simulator's doing.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import dataclasses
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -28,13 +31,14 @@ import msgspec
 import yaml
 from real_steps import RealSteps
 
+from superinfer.cli.bench.calibration import journal_path
 from superinfer.cli.bench.scenario import Scenario
+from superinfer.cli.bench.served_target import as_served
 from superinfer.cli.bench.simulated_load import SimulatedLoad, simulated_load
 from superinfer.cli.bench.simulated_run import run_simulated
 from superinfer.cli.bench.target import SimulationTarget, local_target, with_room_for
 from superinfer.contracts.contract import SLOContract
 from superinfer.executor.simulated import SimulatedDevice
-from superinfer.profiler.latency_model import LatencyModel
 from superinfer.results.summary import summarize_run
 from superinfer.scheduler.steps import StepPlan, StepResult
 
@@ -47,32 +51,50 @@ Figures = dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--draws", type=int, default=9)
+    parser.add_argument("--calibrate-from", nargs="+", type=Path, default=[])
+    parser.add_argument("--draws", type=int, default=15)
     options = parser.parse_args()
     columns = ["met", *QUANTILES, *(f"mean {name}" for name in MEANS)]
-    print("| run | policy | service | " + " | ".join(f"{name}, real / simulated" for name in columns) + " |")
-    print("| --- | --- | --- | " + " | ".join("---" for _ in columns) + " |")
-    for folder in options.folders:
-        case = Case(folder)
-        for run in case.summary["runs"]:
-            for name, draws in case.simulations(run["policy"], options.draws):
-                for row in rows(run, draws):
-                    print(f"| {folder.name}{name} | " + " | ".join(row) + " |", flush=True)
+    print(
+        "| runs | simulated | policy | service | " + " | ".join(f"{name}, real / simulated" for name in columns) + " |"
+    )
+    print("| --- | --- | --- | --- | " + " | ".join("---" for _ in columns) + " |")
+    furthest: dict[str, list[float]] = {}
+    for case in cases(options.folders):
+        for policy in case.policies:
+            for name, draws in case.simulations(policy, options.calibrate_from, options.draws):
+                for comparison in compared(case.real(policy), draws):
+                    cells = [case.name, name, policy, comparison.service_id, *comparison.cells]
+                    print("| " + " | ".join(cells) + " |", flush=True)
+                    points, share = furthest.setdefault(name, [0.0, 0.0])
+                    furthest[name] = [max(points, comparison.points), max(share, comparison.share)]
+    for name, (points, share) in furthest.items():
+        print(f"\n{name}: attainment within {points:.1f} points, quantiles within {100 * share:.1f} %")
+
+
+def cases(folders: Sequence[Path]) -> list[Case]:
+    """The folders, repeats together."""
+    found: dict[tuple[Any, ...], list[Path]] = {}
+    for folder in folders:
+        summary = json.loads((folder / "summary.json").read_text())
+        found.setdefault(tuple(summary[key] for key in ("scenario", "seed", "rate_rps")), []).append(folder)
+    return [Case(each) for each in found.values()]
 
 
 class Case:
-    """A real run's folder, and what is needed to simulate it."""
+    """The folders of real runs that repeat each other, and what is needed to simulate them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.summary: Figures = json.loads((folder / "summary.json").read_text())
-        config = yaml.safe_load((folder / "config.yaml").read_text())
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = folders
+        self.summaries: list[Figures] = [json.loads((each / "summary.json").read_text()) for each in folders]
+        first = self.summaries[0]
+        self.policies = [run["policy"] for run in first["runs"]]
+        self.name = f"{first['scenario']} at {first['load']:.0%}, seed {first['seed']}, {len(folders)} runs"
+        config = yaml.safe_load((folders[0] / "config.yaml").read_text())
         given = config["options"]
         os.environ["SUPERINFER_CACHE"] = str(Path(config["profile"]["path"]).parent.parent)
         self.scenario = Scenario.model_validate(config["scenario"])
-        self.load: SimulatedLoad = simulated_load(
-            self.scenario, seed=self.summary["seed"], rate_rps=self.summary["rate_rps"]
-        )
+        self.load: SimulatedLoad = simulated_load(self.scenario, seed=first["seed"], rate_rps=first["rate_rps"])
         target = local_target(
             config["model"]["name"] if given["model"] is None else given["model"],
             given["dtype"],
@@ -84,18 +106,31 @@ class Case:
         contracts = msgspec.convert(config["contracts"], list[SLOContract])
         self.contracts = {contract.service_id: contract for contract in contracts}
 
-    def simulations(self, policy: str, draws: int) -> Iterator[tuple[str, list[Figures]]]:
+    def real(self, policy: str) -> list[Figures]:
+        """A policy's figures, run by run."""
+        return [next(run for run in each["runs"] if run["policy"] == policy) for each in self.summaries]
+
+    def simulations(
+        self, policy: str, calibrate_from: Sequence[Path], draws: int
+    ) -> Iterator[tuple[str, list[Figures]]]:
         """What is simulated, and its figures, draw by draw."""
-        yield "", [self.simulate(policy, self.target, seed) for seed in range(draws)]
-        path = self.folder / f"journal-{policy}.jsonl"
-        if not path.exists():
+        yield "by the profile", [self.simulate(policy, self.target, seed) for seed in range(draws)]
+        if calibrate_from:
+            target = as_served(self.target, calibrate_from)
+            yield "calibrated by others", [self.simulate(policy, target, seed) for seed in range(draws)]
+        journals = [journal_path(folder, policy) for folder in self.folders]
+        if not all(map(Path.exists, journals)):
             return
-        steps = RealSteps(path)
-        target = dataclasses.replace(self.target, latency_model=slower(self.target.latency_model, steps.level))
-        yield f", steps × {steps.level:.2f}", [self.simulate(policy, target, seed) for seed in range(draws)]
+        if not calibrate_from:
+            targets = [as_served(self.target, [folder], policy) for folder in self.folders]
+            found = [self.simulate(policy, target, seed) for target in targets for seed in range(draws)]
+            yield "calibrated by themselves", found
         quiet = dataclasses.replace(self.target, sigma=0.0, drift=None)
-        with patch.object(SimulatedDevice, "execute", as_slow(steps, SimulatedDevice.execute)):
-            yield ", as slow at each moment", [self.simulate(policy, quiet, 0)]
+        known = []
+        for journal in journals:
+            with patch.object(SimulatedDevice, "execute", as_slow(RealSteps(journal), SimulatedDevice.execute)):
+                known.append(self.simulate(policy, quiet, 0))
+        yield "as slow at each moment", known
 
     def simulate(self, policy: str, target: SimulationTarget, seed: int) -> Figures:
         """A run's figures with one draw of the noise."""
@@ -115,41 +150,36 @@ def as_slow(steps: RealSteps, execute: Callable[[SimulatedDevice, StepPlan], Ste
     return slowed
 
 
-def slower(model: LatencyModel, level: float) -> LatencyModel:
-    """A model of a device whose steps take `level` times as long."""
-    times = {
-        each.name: level * getattr(model, each.name)
-        for each in dataclasses.fields(model)
-        if each.init and each.name.endswith("_s")
-    }
-    points = [(tokens, level * seconds) for tokens, seconds in model.linear_points]
-    return dataclasses.replace(model, linear_points=points, **times)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """A service, real and simulated: cells of a table; how far off attainment (points) and the furthest quantile."""
+
+    service_id: str
+    cells: list[str]
+    points: float
+    share: float
 
 
-def rows(real: Figures, draws: list[Figures]) -> Iterator[list[str]]:
-    """One line of cells for each service."""
-    for service_id, figures in real["contracts"].items():
-        others = [each["contracts"][service_id] for each in draws]
-        met = [100 * each["attainment"] for each in others]
-        cells = [real["policy"], service_id]
-        cells.append(
-            f"{100 * figures['attainment']:.1f} / {statistics.median(met):.1f} %"
-            + _spread(min(met), max(met), len(met))
-        )
+def compared(real: list[Figures], draws: list[Figures]) -> Iterator[Comparison]:
+    """Each service of a policy."""
+    for service_id in real[0]["contracts"]:
+        was, simulated = ([each["contracts"][service_id] for each in runs] for runs in (real, draws))
+        met, found = ([100 * each["attainment"] for each in runs] for runs in (was, simulated))
+        points = abs(statistics.median(found) - statistics.median(met))
+        cells, shares = [f"{_middle(met, '.1f')} / {_middle(found, '.1f')} %"], []
         for key, statistic in [("e2e_ms", name) for name in QUANTILES] + [(name, "mean") for name in MEANS]:
-            cells.append(_compared(figures[key][statistic], [each[key][statistic] for each in others]))
-        yield cells
+            was_ms, found_ms = ([each[key][statistic] for each in runs] for runs in (was, simulated))
+            share = statistics.median(found_ms) / statistics.median(was_ms) - 1.0
+            cells.append(f"{_middle(was_ms, ',.0f')} / {_middle(found_ms, ',.0f')} ms ({100 * share:+.1f} %)")
+            if statistic in QUANTILES:
+                shares.append(abs(share))
+        yield Comparison(service_id, cells, points, max(shares))
 
 
-def _compared(was_ms: float, simulated_ms: list[float]) -> str:
-    middle_ms = statistics.median(simulated_ms)
-    return f"{was_ms:,.0f} / {middle_ms:,.0f} ms ({100 * (middle_ms / was_ms - 1):+.0f} %)" + _spread(
-        min(simulated_ms), max(simulated_ms), len(simulated_ms)
-    )
-
-
-def _spread(low: float, high: float, draws: int) -> str:
-    return f" {low:,.0f} to {high:,.0f}" if draws > 1 else ""
+def _middle(values: Sequence[float], form: str) -> str:
+    """The median, and in brackets from where to where they go."""
+    middle = f"{statistics.median(values):{form}}"
+    return f"{middle} [{min(values):{form}}–{max(values):{form}}]" if len(values) > 1 else middle
 
 
 if __name__ == "__main__":

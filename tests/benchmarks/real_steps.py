@@ -20,7 +20,7 @@ class RealSteps(JournalWalk):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.first_s = next(each.arrival_s for each in self.coming if each.contract_id != BEST_EFFORT)
+        self.first_s = next(each.arrival_s for _, each in self.coming if each.contract_id != BEST_EFFORT)
         self._steps: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
         self.run()
 
@@ -29,12 +29,6 @@ class RealSteps(JournalWalk):
         said_s, result = model.uncorrected_step_s(step.shape), entry.result
         own = self._steps[step.shape.chunks > 0]
         own.append((result.started_s - self.first_s, result.duration_s, said_s))
-
-    @property
-    def level(self) -> float:
-        """The sum of what the steps took over the sum of what the profile says of them."""
-        steps = [*self._steps[True], *self._steps[False]]
-        return sum(took_s for _, took_s, _ in steps) / sum(said_s for _, _, said_s in steps)
 
     def ratio_at(self, has_prefill: bool, at_s: float) -> float:
         """What steps took at that time over what the profile says of them; `at_s` after the first arrival."""
