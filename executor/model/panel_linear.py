@@ -2,9 +2,9 @@
 
 For each panel all tokens go by in tiles of up to six: a tile times a panel is twelve sums, which fill the registers of
 AVX2 and hide the latency of its multiply-add, so the weight is read from memory once a call however many tokens there
-are. One to three tokens take several panels at once for the same twelve or eight sums. Meanwhile the panels that come
-next are prefetched in the order in which they lie. Every output is summed over its inputs in the same order whatever
-the tile: a token's result does not depend on what it is batched with.
+are. One to three tokens take several panels at once for the same twelve or eight sums. Meanwhile what comes next is
+prefetched: the next panels, or a little of each where several are read at once and the CPU prefers it. Every output is
+summed over its inputs in the same order whatever the tile: a token's result does not depend on what it is batched with.
 """
 
 from __future__ import annotations

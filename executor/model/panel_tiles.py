@@ -19,6 +19,9 @@ from superinfer.executor.model.panels import BFLOAT16, ELEMENT_BYTES, INPUT_STEP
 from superinfer.executor.model.vectors import ADDRESS, FLOAT, INT32, LINE_BYTES, Emitter, emit_prefetch, literals
 
 TILE_TOKENS = 6
+NEAR_BYTES = 512
+"""How far ahead a small tile prefetches in each of its panels on CPUs whose own prefetcher a short distance sets going,
+which then reads faster than instructions can ask."""
 HALVES = range(2)
 """A panel is two vectors wide."""
 
@@ -27,6 +30,13 @@ HALVES = range(2)
 def cpu_features() -> frozenset[str]:
     """Names of the vector extensions that this CPU has, as LLVM spells them."""
     return frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
+
+
+def panels_are_prefetched_in_order() -> bool:
+    """True where several panels read at once are best prefetched as one row, as found on CPUs with AVX512 (Zen 5: one
+    token 12 % faster, two and three 32 %); those without (Zen 3) read four panels faster in streams of their own.
+    """
+    return "avx512f" in cpu_features()
 
 
 class _VolatileLoad(ir.instructions.LoadInstr):  # type: ignore[misc, unused-ignore]
@@ -103,7 +113,8 @@ def tile_product(
     """out[t, :16 · panels] = x[t] · `panels` panels of one `kind` at `weight`, for t < tokens.
 
     x (tokens, inputs) and out (tokens, columns) are float32 rows. Each step also prefetches as many bytes as it reads
-    of the weight, from `ahead` onwards, which moves by `ahead_step` bytes a step.
+    of the weight, from `ahead` onwards, which moves by `ahead_step` bytes a step; or of several panels on some CPUs
+    NEAR_BYTES further on in each.
     """
     count, group, of_kind = literals(tokens, panels, kind)
     signature = types.void(*[ADDRESS] * 7, tokens, panels, kind)
@@ -139,7 +150,11 @@ def tile_product(
             scales = [builder.add(start, of_group) for start in starts]
             offset = builder.add(offset, builder.mul(builder.add(before, number(1)), number(SCALE_BYTES)))
         weights = [builder.add(start, offset) for start in starts]
-        emit_prefetch(builder, fetch, max(group * INPUT_STEP * input_bytes, LINE_BYTES), keep=0)
+        if group == 1 or panels_are_prefetched_in_order():
+            emit_prefetch(builder, fetch, max(group * INPUT_STEP * input_bytes, LINE_BYTES), keep=0)
+        else:
+            for address in weights:
+                emit_prefetch(builder, builder.add(address, number(NEAR_BYTES)), INPUT_STEP * input_bytes, keep=3)
         rows = [builder.add(x, builder.mul(index, number(4)))]
         for _ in range(count - 1):
             rows.append(builder.add(rows[-1], row_bytes))
