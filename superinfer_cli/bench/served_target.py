@@ -48,10 +48,10 @@ def _served(folder: Path, target: SimulationTarget, policy: str) -> list[list[Se
     """The steps of a run folder, by policy and domain."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        was = [summary[key] for key in ("model", "dtype", "device")]
+        was = [summary[key] for key in ("model", "weight_dtype", "device")]
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"{FLAG} {folder}: is not the run folder of a bench") from None
-    if was != (wanted := [target.model, target.dtype, target.device]):
+    if was != (wanted := [target.model, target.weight_dtype or target.dtype, target.device]):
         raise UsageError(f"{FLAG} {folder}: is a run of {', '.join(map(str, was))}; expected {', '.join(wanted)}")
     journals = sorted(folder.glob(JOURNALS.replace("*", policy)))
     if not journals:

@@ -72,6 +72,7 @@ def run_simulated_bench(options: BenchOptions, scenario: Scenario, folder: Path)
         simulated=True,
         extra={
             "dtype": target.dtype,
+            "weight_dtype": target.weight_dtype or target.dtype,
             "seed": options.seed,
             "domains": scenario.domains,
             "rate_rps": rate,

@@ -40,7 +40,8 @@ class SimulationTarget:
 
     `block_copy_s` is what a rotated KV block adds to a step, `restart_s` a dead domain's time until it serves again.
     `overhead_s` lies between two steps; a step is planned `lead_s` before the end of the one before, or when that has
-    ended. Clients see everything `client_s` later. `origin` says where the latency model comes from, for config.yaml.
+    ended. Clients see everything `client_s` later. `weight_dtype` is that of weights where it is not `dtype`. `origin`
+    says where the latency model comes from, for config.yaml.
     Where domains are unequal `kinds` says of which kinds, `copies_s` is `block_copy_s` by kind, and `latency_model` and
     `limits` are those of the fastest.
     """
@@ -61,6 +62,7 @@ class SimulationTarget:
     overhead_s: float = 0.0
     lead_s: float | None = None
     client_s: float = 0.0
+    weight_dtype: str = ""
     kinds: tuple[DomainKind, ...] = ()
     copies_s: dict[str, float] = field(default_factory=dict)
 
@@ -163,6 +165,7 @@ def local_target(
         model=source.name,
         device=profile.device.name,
         dtype=profile.dtype,
+        weight_dtype=profile.weight_dtype or "",
         latency_model=model_constants,
         domains=[DomainSpec(str(number), kv_blocks, kind=name) for number, name in enumerate(names)],
         limits=limits,

@@ -1,13 +1,14 @@
 """How near simulation comes to reality: real runs of `superinfer bench`, simulated again with the same requests.
 
     superinfer bench mixed --load 0.5 --journal --policy slack --policy fcfs --seed 5 --out RUN1        # and RUN2, …
-    python tests/benchmarks/fidelity.py RUN1 RUN2 ... [--calibrate-from OTHER ...] [--draws 15]
+    python tests/benchmarks/fidelity.py RUN1 RUN2 ... [--calibrate-from OTHER ...] [--draws 9]
 
-Runs of one scenario, load and seed are repeats of each other. For each policy and service: attainment and end-to-end
-times at the 50th, 95th and 99th percentile, real and simulated; the mean time to first token, queueing included, and
-per output token. A device's noise is chance, and near its capacity a few slow seconds make or break a queue: real
-figures are the median of the repeats, simulated ones that of `--draws` draws of the noise, in brackets how far it is
-off, and beside each from where to where they go. The profile is that of the real runs.
+Runs of one scenario and rate belong together: repeats of a seed, and seeds. For each policy and service of theirs:
+attainment, end-to-end times at the 50th, 95th and 99th percentile, and the mean time to first token, queueing included,
+and per output token, over the requests of all the real runs and over those of `--draws` simulations of each. A device's
+noise is chance, and near its capacity a few slow seconds make or break a queue: of a single run, and of its immediate
+repeat, the percentiles differ by a fifth; in brackets is from where to where the runs go. The profile is that of the
+first run.
 
 Simulated are a device as its profile says; one calibrated by the runs' own journals (two levels and the noise, as
 `superinfer bench --simulate --calibrate-from RUN`), or with `--calibrate-from` by those of other runs; and one that
@@ -21,7 +22,6 @@ import argparse
 import dataclasses
 import json
 import os
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,62 +39,66 @@ from superinfer.cli.bench.simulated_run import run_simulated
 from superinfer.cli.bench.target import SimulationTarget, local_target, with_room_for
 from superinfer.contracts.contract import SLOContract
 from superinfer.executor.simulated import SimulatedDevice
-from superinfer.results.summary import summarize_run
+from superinfer.results.attainment import attainment, distribution
+from superinfer.results.outcome import Outcome
 from superinfer.scheduler.steps import StepPlan, StepResult
 
 QUANTILES = ("p50", "p95", "p99")
 MEANS = ("ttft_ms", "tpot_ms")
 
-Figures = dict[str, Any]
+Run = list[Outcome]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--calibrate-from", nargs="+", type=Path, default=[])
-    parser.add_argument("--draws", type=int, default=15)
+    parser.add_argument("--draws", type=int, default=9)
     options = parser.parse_args()
     columns = ["met", *QUANTILES, *(f"mean {name}" for name in MEANS)]
-    print(
-        "| runs | simulated | policy | service | " + " | ".join(f"{name}, real / simulated" for name in columns) + " |"
-    )
-    print("| --- | --- | --- | --- | " + " | ".join("---" for _ in columns) + " |")
+    titles = ["runs", "simulated", "policy", "service", *(f"{name}, real / simulated" for name in columns)]
+    print(f"| {' | '.join(titles)} |\n| {' | '.join('---' for _ in titles)} |")
     furthest: dict[str, list[float]] = {}
-    for case in cases(options.folders):
-        for policy in case.policies:
-            for name, draws in case.simulations(policy, options.calibrate_from, options.draws):
-                for comparison in compared(case.real(policy), draws):
-                    cells = [case.name, name, policy, comparison.service_id, *comparison.cells]
-                    print("| " + " | ".join(cells) + " |", flush=True)
-                    points, share = furthest.setdefault(name, [0.0, 0.0])
-                    furthest[name] = [max(points, comparison.points), max(share, comparison.share)]
-    for name, (points, share) in furthest.items():
-        print(f"\n{name}: attainment within {points:.1f} points, quantiles within {100 * share:.1f} %")
+    for group in groups(options.folders):
+        cases = [Case(folder) for folder in group]
+        title = f"{cases[0].title}, {len(cases)} runs"
+        for policy in cases[0].policies:
+            real = [case.real(policy) for case in cases]
+            ways: dict[str, list[Run]] = {}
+            for case in cases:
+                for way, run in case.simulations(policy, options.calibrate_from, options.draws):
+                    ways.setdefault(way, []).append(run)
+            for way, runs in ways.items():
+                for comparison in compared(real, runs):
+                    print("| " + " | ".join([title, way, policy, comparison.service_id, *comparison.cells]) + " |")
+                    points, share = furthest.setdefault(way, [0.0, 0.0])
+                    furthest[way] = [max(points, comparison.points), max(share, comparison.share)]
+    for way, (points, share) in furthest.items():
+        print(f"\n{way}: attainment within {points:.1f} points, quantiles within {100 * share:.1f} %")
 
 
-def cases(folders: Sequence[Path]) -> list[Case]:
-    """The folders, repeats together."""
+def groups(folders: Sequence[Path]) -> list[list[Path]]:
+    """The folders of one scenario and rate together."""
     found: dict[tuple[Any, ...], list[Path]] = {}
     for folder in folders:
         summary = json.loads((folder / "summary.json").read_text())
-        found.setdefault(tuple(summary[key] for key in ("scenario", "seed", "rate_rps")), []).append(folder)
-    return [Case(each) for each in found.values()]
+        found.setdefault((summary["scenario"], round(summary["load"], 3)), []).append(folder)
+    return list(found.values())
 
 
 class Case:
-    """The folders of real runs that repeat each other, and what is needed to simulate them."""
+    """The folder of a real run, and what is needed to simulate it."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self.folders = folders
-        self.summaries: list[Figures] = [json.loads((each / "summary.json").read_text()) for each in folders]
-        first = self.summaries[0]
-        self.policies = [run["policy"] for run in first["runs"]]
-        self.name = f"{first['scenario']} at {first['load']:.0%}, seed {first['seed']}, {len(folders)} runs"
-        config = yaml.safe_load((folders[0] / "config.yaml").read_text())
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        summary = json.loads((folder / "summary.json").read_text())
+        self.policies = [run["policy"] for run in summary["runs"]]
+        self.title = f"{summary['scenario']} at {summary['load']:.0%}"
+        config = yaml.safe_load((folder / "config.yaml").read_text())
         given = config["options"]
         os.environ["SUPERINFER_CACHE"] = str(Path(config["profile"]["path"]).parent.parent)
         self.scenario = Scenario.model_validate(config["scenario"])
-        self.load: SimulatedLoad = simulated_load(self.scenario, seed=first["seed"], rate_rps=first["rate_rps"])
+        self.load: SimulatedLoad = simulated_load(self.scenario, seed=summary["seed"], rate_rps=summary["rate_rps"])
         target = local_target(
             config["model"]["name"] if given["model"] is None else given["model"],
             given["dtype"],
@@ -106,36 +110,34 @@ class Case:
         contracts = msgspec.convert(config["contracts"], list[SLOContract])
         self.contracts = {contract.service_id: contract for contract in contracts}
 
-    def real(self, policy: str) -> list[Figures]:
-        """A policy's figures, run by run."""
-        return [next(run for run in each["runs"] if run["policy"] == policy) for each in self.summaries]
+    def real(self, policy: str) -> Run:
+        """What became of a policy's requests."""
+        lines = (self.folder / "per_request.jsonl").read_bytes().splitlines()
+        return [
+            msgspec.convert(each, Outcome, strict=False) for each in map(json.loads, lines) if each["policy"] == policy
+        ]
 
-    def simulations(
-        self, policy: str, calibrate_from: Sequence[Path], draws: int
-    ) -> Iterator[tuple[str, list[Figures]]]:
-        """What is simulated, and its figures, draw by draw."""
-        yield "by the profile", [self.simulate(policy, self.target, seed) for seed in range(draws)]
+    def simulations(self, policy: str, calibrate_from: Sequence[Path], draws: int) -> Iterator[tuple[str, Run]]:
+        """What is simulated, and what became of the requests, draw by draw."""
+        for seed in range(draws):
+            yield "by the profile", self.simulate(policy, self.target, seed)
+        journal = journal_path(self.folder, policy)
         if calibrate_from:
             target = as_served(self.target, calibrate_from)
-            yield "calibrated by others", [self.simulate(policy, target, seed) for seed in range(draws)]
-        journals = [journal_path(folder, policy) for folder in self.folders]
-        if not all(map(Path.exists, journals)):
+        elif journal.exists():
+            target = as_served(self.target, [self.folder], policy)
+        else:
             return
-        if not calibrate_from:
-            targets = [as_served(self.target, [folder], policy) for folder in self.folders]
-            found = [self.simulate(policy, target, seed) for target in targets for seed in range(draws)]
-            yield "calibrated by themselves", found
-        quiet = dataclasses.replace(self.target, sigma=0.0, drift=None)
-        known = []
-        for journal in journals:
+        for seed in range(draws):
+            yield "calibrated", self.simulate(policy, target, seed)
+        if journal.exists():
+            quiet = dataclasses.replace(self.target, sigma=0.0, drift=None)
             with patch.object(SimulatedDevice, "execute", as_slow(RealSteps(journal), SimulatedDevice.execute)):
-                known.append(self.simulate(policy, quiet, 0))
-        yield "as slow at each moment", known
+                yield "as slow at each moment", self.simulate(policy, quiet, 0)
 
-    def simulate(self, policy: str, target: SimulationTarget, seed: int) -> Figures:
-        """A run's figures with one draw of the noise."""
-        run = run_simulated(policy, self.load, target, self.contracts, self.scenario.faults, seed=seed)
-        return summarize_run(run)
+    def simulate(self, policy: str, target: SimulationTarget, seed: int) -> Run:
+        """One draw of the noise."""
+        return run_simulated(policy, self.load, target, self.contracts, self.scenario.faults, seed=seed).outcomes
 
 
 def as_slow(steps: RealSteps, execute: Callable[[SimulatedDevice, StepPlan], StepResult]) -> Any:
@@ -160,26 +162,34 @@ class Comparison:
     share: float
 
 
-def compared(real: list[Figures], draws: list[Figures]) -> Iterator[Comparison]:
+def compared(real: list[Run], simulated: list[Run]) -> Iterator[Comparison]:
     """Each service of a policy."""
-    for service_id in real[0]["contracts"]:
-        was, simulated = ([each["contracts"][service_id] for each in runs] for runs in (real, draws))
-        met, found = ([100 * each["attainment"] for each in runs] for runs in (was, simulated))
-        points = abs(statistics.median(found) - statistics.median(met))
-        cells, shares = [f"{_middle(met, '.1f')} / {_middle(found, '.1f')} %"], []
-        for key, statistic in [("e2e_ms", name) for name in QUANTILES] + [(name, "mean") for name in MEANS]:
-            was_ms, found_ms = ([each[key][statistic] for each in runs] for runs in (was, simulated))
-            share = statistics.median(found_ms) / statistics.median(was_ms) - 1.0
-            cells.append(f"{_middle(was_ms, ',.0f')} / {_middle(found_ms, ',.0f')} ms ({100 * share:+.1f} %)")
-            if statistic in QUANTILES:
+    for service_id in dict.fromkeys(outcome.service_id for outcome in real[0]):
+        was, found = ([_figures(run, service_id) for run in runs] for runs in (real, simulated))
+        all_was, all_found = (
+            _figures([each for run in runs for each in run], service_id) for runs in (real, simulated)
+        )
+        cells, shares = [], []
+        for name in all_was:
+            unit, form = ("%", ".1f") if name == "met" else ("ms", ",.0f")
+            texts = [
+                f"{whole[name]:{form}} [{min(each[name] for each in runs):{form}}–"
+                f"{max(each[name] for each in runs):{form}}]"
+                for whole, runs in ((all_was, was), (all_found, found))
+            ]
+            share = all_found[name] / all_was[name] - 1.0 if all_was[name] else 0.0
+            cells.append(f"{' / '.join(texts)} {unit}" + (f" ({100 * share:+.1f} %)" if unit == "ms" else ""))
+            if name in QUANTILES:
                 shares.append(abs(share))
-        yield Comparison(service_id, cells, points, max(shares))
+        yield Comparison(service_id, cells, abs(all_found["met"] - all_was["met"]), max(shares))
 
 
-def _middle(values: Sequence[float], form: str) -> str:
-    """The median, and in brackets from where to where they go."""
-    middle = f"{statistics.median(values):{form}}"
-    return f"{middle} [{min(values):{form}}–{max(values):{form}}]" if len(values) > 1 else middle
+def _figures(outcomes: Run, service_id: str) -> dict[str, float]:
+    own = [each for each in outcomes if each.service_id == service_id]
+    spread = distribution(each.e2e_ms for each in own)
+    means = {f"mean {name}": distribution(getattr(each, name) for each in own).mean for name in MEANS}
+    figures = {name: getattr(spread, name) for name in QUANTILES} | means
+    return {"met": 100.0 * (attainment(own).share or 0.0)} | {name: each or 0.0 for name, each in figures.items()}
 
 
 if __name__ == "__main__":

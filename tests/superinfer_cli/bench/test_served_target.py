@@ -29,7 +29,7 @@ RAN_ON = {"model": "tiny", "dtype": "float32", "device": "some CPU"}
 def run_folder(folder: Path, model: LatencyModel, ran: LatencyModel) -> Path:
     """What a real bench with --journal leaves, as far as it is read: its devices took what `ran` says."""
     folder.mkdir()
-    (folder / "summary.json").write_text(json.dumps(RAN_ON))
+    (folder / "summary.json").write_text(json.dumps({**RAN_ON, "weight_dtype": "float32"}))
     contracts = [SLOContract(service_id="any")]
     scheduler = JournaledScheduler(
         folder / "journal-fcfs.jsonl",
@@ -85,7 +85,7 @@ def test_devices_take_what_steps_took_while_the_scheduler_is_told_what_the_profi
 def test_what_cannot_calibrate_is_one_clear_error(tmp_path, model, target):
     folder = run_folder(tmp_path / "run", model, model)
     with pytest.raises(UsageError, match="is a run of tiny, float32, some CPU; expected tiny, int8, some CPU"):
-        as_served(replace(target, dtype="int8"), [folder])
+        as_served(replace(target, weight_dtype="int8"), [folder])
     with pytest.raises(UsageError, match=r"--calibrate-from .*nowhere: is not the run folder of a bench"):
         as_served(target, [tmp_path / "nowhere"])
     with pytest.raises(UsageError, match="domains of several kinds cannot be calibrated"):
