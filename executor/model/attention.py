@@ -14,8 +14,9 @@ from superinfer.executor.model.architecture import Architecture
 from superinfer.executor.model.batch import TokenBatch
 from superinfer.executor.model.decode_attention import decode_attention
 from superinfer.executor.model.kernels import LOG2_E, as_numpy
-from superinfer.executor.model.linear import Linear, panels_serve_all_sizes
+from superinfer.executor.model.linear import Linear
 from superinfer.executor.model.panel_prefill import PrefillScratch, panel_prefill, supports
+from superinfer.executor.model.panel_tiles import tiles_fill_vectors
 from superinfer.executor.model.prefill_attention import prefill_attention
 from superinfer.executor.model.rope import rotate_and_store
 
@@ -39,7 +40,7 @@ class AttentionScratch:
         self, architecture: Architecture, rotation: npt.NDArray[np.float32], max_tokens: int, dtype: torch.dtype
     ) -> None:
         self.prefill: PrefillScratch | None = None
-        if dtype == torch.float32 and panels_serve_all_sizes() and supports(architecture.head_dim):
+        if dtype == torch.float32 and tiles_fill_vectors() and supports(architecture.head_dim):
             self.prefill = PrefillScratch(max_tokens, architecture.head_dim)
         self.rotation = rotation
         self.scale = np.float32(LOG2_E / math.sqrt(architecture.head_dim))

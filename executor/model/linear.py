@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from superinfer.executor.model.kernels import as_numpy
 from superinfer.executor.model.panel_linear import panel_linear_kernel
-from superinfer.executor.model.panel_tiles import cpu_features
+from superinfer.executor.model.panel_tiles import cpu_features, tiles_fill_vectors
 from superinfer.executor.model.panels import BFLOAT16, FLOAT32, INT8, pack_panels, padded_columns, supports
 
 FEW_TOKENS = 16
@@ -35,8 +35,7 @@ def packing_works(dtype: torch.dtype) -> bool:
 
 def panels_serve_all_sizes() -> bool:
     """True where the panel kernel is the best for any number of tokens: AVX2, but no wider vectors."""
-    features = cpu_features()
-    return {"avx2", "fma"} <= features and "avx512f" not in features
+    return tiles_fill_vectors() and "avx512f" not in cpu_features()
 
 
 class Linear:

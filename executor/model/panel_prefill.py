@@ -1,13 +1,14 @@
 """Causal attention of a prefill chunk in float32, both products through the tiles of `panel_linear`.
 
-Keys and values of one head are gathered from the cache straight into panels. Six query rows (tokens by the query heads
-that share the key head) then meet exactly the panels of keys from the first to the last they see, so no masked work
-is done but within a panel. The scores of a tile stay in the first cache level. Every sum runs in the same order however
-the prompt was cut into chunks: a token's result does not depend on it.
+Keys and values of one head are gathered from the cache straight into panels. Six query rows (twelve with AVX512; tokens
+by the query heads that share the key head) then meet exactly the panels of keys from the first to the last they see, so
+no masked work is done but within a panel. The scores of a tile stay in the first cache levels. Every sum runs in the
+same order however the prompt was cut into chunks: a token's result does not depend on it.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ import numpy.typing as npt
 from superinfer.executor.model.batch import PrefillChunk
 from superinfer.executor.model.decode_attention import softmax_weights
 from superinfer.executor.model.kernels import kernel, widen
-from superinfer.executor.model.panel_tiles import TILE_TOKENS, tile_product
+from superinfer.executor.model.panel_tiles import TILE_TOKENS, WIDE_TILE_TOKENS, cpu_features, tile_product
 from superinfer.executor.model.panels import FLOAT32, INPUT_STEP, PANEL_COLUMNS
+from superinfer.executor.model.vectors import LINE_BYTES
 
 FloatArray = npt.NDArray[np.float32]
 PANEL_ROW_BYTES = 4 * PANEL_COLUMNS
 STEP_BYTES = INPUT_STEP * PANEL_ROW_BYTES
+ROWS = WIDE_TILE_TOKENS if "avx512f" in cpu_features() else TILE_TOKENS
 
 
 def supports(head_dim: int) -> bool:
@@ -34,13 +37,19 @@ class PrefillScratch:
 
     def __init__(self, max_tokens: int, head_dim: int) -> None:
         panels = -(-max_tokens // PANEL_COLUMNS)
-        self.keys: FloatArray = np.empty((panels, head_dim, PANEL_COLUMNS), np.float32)
-        self.values: FloatArray = np.empty(
-            (head_dim // PANEL_COLUMNS, panels * PANEL_COLUMNS, PANEL_COLUMNS), np.float32
-        )
-        self.scores: FloatArray = np.empty(TILE_TOKENS * panels * PANEL_COLUMNS, np.float32)
-        self.queries: FloatArray = np.empty((TILE_TOKENS, head_dim), np.float32)
-        self.mixed: FloatArray = np.empty((TILE_TOKENS, head_dim), np.float32)
+        self.keys = _floats(panels, head_dim, PANEL_COLUMNS)
+        self.values = _floats(head_dim // PANEL_COLUMNS, panels * PANEL_COLUMNS, PANEL_COLUMNS)
+        self.scores = _floats(ROWS * panels * PANEL_COLUMNS)
+        self.queries = _floats(ROWS, head_dim)
+        self.mixed = _floats(ROWS, head_dim)
+
+
+def _floats(*shape: int) -> FloatArray:
+    """Work space that begins a cache line: a panel's row is a whole one, and a vector of AVX512 reads it at once."""
+    size = 4 * math.prod(shape)
+    space = np.empty(size + LINE_BYTES, np.uint8)
+    begin = -space.ctypes.data % LINE_BYTES
+    return space[begin : begin + size].view(np.float32).reshape(shape)
 
 
 @kernel
@@ -70,34 +79,35 @@ def gather_panels(
 def attend_tile(
     queries: Any, keys: Any, values: Any, visible: Any, window: int, scores: Any, mixed: Any, totals: Any
 ) -> None:
-    """mixed = unnormalised attention of six query rows, of which row i sees the last `window` of `visible[i]` keys.
+    """mixed = unnormalised attention of a tile of queries, of which row i sees the last `window` of `visible[i]` keys.
 
     totals gets the sums to divide by; scores is scratch.
     """
     dim = queries.shape[1]
     first = max(0, visible[0] - window) // PANEL_COLUMNS
-    panels = (visible[TILE_TOKENS - 1] + PANEL_COLUMNS - 1) // PANEL_COLUMNS - first
+    panels = (visible[ROWS - 1] + PANEL_COLUMNS - 1) // PANEL_COLUMNS - first
     columns = panels * PANEL_COLUMNS
     panel = keys.ctypes.data + first * dim * PANEL_ROW_BYTES
     target = scores.ctypes.data
     for _ in range(panels):
         following = panel + dim * PANEL_ROW_BYTES
-        tile_product(queries.ctypes.data, dim, panel, target, columns, following, STEP_BYTES, 6, 1, FLOAT32)
+        tile_product(queries.ctypes.data, dim, panel, target, columns, following, STEP_BYTES, ROWS, 1, FLOAT32)
         panel = following
         target += PANEL_ROW_BYTES
-    for i in range(TILE_TOKENS):
-        row = scores[i * columns : (i + 1) * columns]
-        begin, end = max(0, visible[i] - window) - first * PANEL_COLUMNS, visible[i] - first * PANEL_COLUMNS
-        totals[i] = softmax_weights(row[begin:end])
-        for c in range(begin):
-            row[c] = np.float32(0.0)
-        for c in range(end, columns):
-            row[c] = np.float32(0.0)
+    for i in range(ROWS):
+        row = i * columns
+        begin = row + max(0, visible[i] - window) - first * PANEL_COLUMNS
+        end = row + visible[i] - first * PANEL_COLUMNS
+        totals[i] = softmax_weights(scores[begin:end])
+        for c in range(row, begin):
+            scores[c] = np.float32(0.0)
+        for c in range(end, row + columns):
+            scores[c] = np.float32(0.0)
     panel = values.ctypes.data + first * PANEL_COLUMNS * PANEL_ROW_BYTES
     target = mixed.ctypes.data
     for _ in range(dim // PANEL_COLUMNS):
         following = panel + values.shape[1] * PANEL_ROW_BYTES
-        tile_product(scores.ctypes.data, columns, panel, target, dim, following, STEP_BYTES, 6, 1, FLOAT32)
+        tile_product(scores.ctypes.data, columns, panel, target, dim, following, STEP_BYTES, ROWS, 1, FLOAT32)
         panel = following
         target += PANEL_ROW_BYTES
 
@@ -110,13 +120,13 @@ def _panel_prefill(
     kv_heads, dim = pool.shape[4], pool.shape[5]
     group = queries.shape[1] // kv_heads
     rows = count * group
-    visible = np.empty(TILE_TOKENS, np.int64)
-    totals = np.empty(TILE_TOKENS, np.float32)
+    visible = np.empty(ROWS, np.int64)
+    totals = np.empty(ROWS, np.float32)
     begin = max(0, start + 1 - window) // PANEL_COLUMNS * PANEL_COLUMNS
     for h in range(kv_heads):
         gather_panels(pool, layer, h, block_table, begin, start + count, keys, values)
-        for first in range(0, rows, TILE_TOKENS):
-            for i in range(TILE_TOKENS):
+        for first in range(0, rows, ROWS):
+            for i in range(ROWS):
                 # Past the end the last row is repeated, and its result not used.
                 row = min(first + i, rows - 1)
                 visible[i] = start + row // group + 1
@@ -124,7 +134,7 @@ def _panel_prefill(
                 for d in range(dim):
                     tile_queries[i, d] = source[d]
             attend_tile(tile_queries, keys, values, visible, window, scores, mixed, totals)
-            for i in range(min(TILE_TOKENS, rows - first)):
+            for i in range(min(ROWS, rows - first)):
                 row = first + i
                 factor = np.float32(1.0) / totals[i]
                 target = out[first_row + row // group]

@@ -1,7 +1,8 @@
-"""The inner loops of products with weights in panels: up to six rows times a panel, sums in registers.
+"""The inner loops of products with weights in panels: up to twelve rows times a panel, sums in registers.
 
 A tile of six rows times a panel is twelve sums, which fill the registers of AVX2 and hide the latency of its
-multiply-add. Every output is summed over its inputs in the same order whatever the tile.
+multiply-add; with AVX512 twelve rows are as many sums of twice the width. Every output is summed over its inputs in the
+same order whatever the tile.
 """
 
 from __future__ import annotations
@@ -19,17 +20,24 @@ from superinfer.executor.model.panels import BFLOAT16, ELEMENT_BYTES, INPUT_STEP
 from superinfer.executor.model.vectors import ADDRESS, FLOAT, INT32, LINE_BYTES, Emitter, emit_prefetch, literals
 
 TILE_TOKENS = 6
+WIDE_TILE_TOKENS = 12
+"""Rows of a tile in vectors of a whole panel; for float32 panels alone."""
 NEAR_BYTES = 512
 """How far ahead a small tile prefetches in each of its panels on CPUs whose own prefetcher a short distance sets going,
 which then reads faster than instructions can ask."""
 HALVES = range(2)
-"""A panel is two vectors wide."""
+"""A panel is two vectors wide, but in a wide tile one."""
 
 
 @cache
 def cpu_features() -> frozenset[str]:
     """Names of the vector extensions that this CPU has, as LLVM spells them."""
     return frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
+
+
+def tiles_fill_vectors() -> bool:
+    """True where a tile's inner loop is a handful of vector multiply-adds."""
+    return {"avx2", "fma"} <= cpu_features()
 
 
 def panels_are_prefetched_in_order() -> bool:
@@ -55,18 +63,23 @@ class _TileEmitter(Emitter):
     and the sums are all that is ever alive.
     """
 
-    def __init__(self, builder: Any, kind: int) -> None:
-        super().__init__(builder, LANES, int(kind != BFLOAT16))
+    def __init__(self, builder: Any, kind: int, lanes: int = LANES) -> None:
+        super().__init__(builder, lanes, int(kind != BFLOAT16))
+        self.parts = range(PANEL_COLUMNS // lanes)
         self.kind, self.element_bytes = kind, ELEMENT_BYTES[kind]
         self.integers, self.bytes = ir.VectorType(INT32, LANES), ir.VectorType(ir.IntType(8), LANES)
         self._fma = self._fence = None
         if cpu_features() & {"fma", "neon"}:
-            name, module = f"llvm.fma.v{LANES}f32", builder.module
+            name, module = f"llvm.fma.v{lanes}f32", builder.module
             kind = ir.FunctionType(self.vector, [self.vector] * 3)
             self._fma = module.globals.get(name) or ir.Function(module, kind, name)
         if "avx2" in cpu_features():
-            pair = ir.FunctionType(ir.LiteralStructType([self.vector] * 2), [self.vector] * 2)
-            self._fence = ir.InlineAsm(pair, "", "=x,=x,0,1", side_effect=True)
+            if lanes == LANES:
+                pair = ir.FunctionType(ir.LiteralStructType([self.vector] * 2), [self.vector] * 2)
+                self._fence = ir.InlineAsm(pair, "", "=x,=x,0,1", side_effect=True)
+            else:  # `v` are all thirty-two registers of AVX512
+                one = ir.FunctionType(self.vector, [self.vector])
+                self._fence = ir.InlineAsm(one, "", "=v,0", side_effect=True)
 
     def load_fixed(self, address: Any, offset: int, kind: Any) -> Any:
         """The `kind` at byte `offset`."""
@@ -84,19 +97,19 @@ class _TileEmitter(Emitter):
             numbers = [builder.sitofp(builder.sext(part, self.integers), self.vector) for part in parts]
             return [builder.fmul(number, self.load_float(scales, half * LANES)) for half, number in enumerate(numbers)]
         if self.wide:
-            return [self.load_fixed(address, offset + 4 * LANES * half, self.vector) for half in HALVES]
+            return [self.load_fixed(address, offset + 4 * self.lanes * part, self.vector) for part in self.parts]
         pairs = self.load_fixed(address, offset, self.integers)
         low = builder.shl(pairs, ir.Constant(self.integers, [16] * LANES))
         high = builder.and_(pairs, ir.Constant(self.integers, [0xFFFF0000] * LANES))
         return [builder.bitcast(part, self.vector) for part in (low, high)]
 
     def add_products(self, x: Any, weights: list[Any], sums: list[Any]) -> list[Any]:
-        """sums + x · weights, of both halves."""
-        added = [self._multiply_add(x, weights[half], sums[half]) for half in HALVES]
+        """sums + x · weights, of every part of a panel."""
+        added = [self._multiply_add(x, weights[part], sums[part]) for part in self.parts]
         if self._fence is None:
             return added
         fixed = self.builder.call(self._fence, added)
-        return [self.builder.extract_value(fixed, half) for half in HALVES]
+        return [fixed] if len(added) == 1 else [self.builder.extract_value(fixed, part) for part in self.parts]
 
     def _multiply_add(self, x: Any, weight: Any, total: Any) -> Any:
         if self._fma is None:
@@ -121,7 +134,7 @@ def tile_product(
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         x, inputs, weight, out, columns, ahead, ahead_step = arguments[:7]
-        emit = _TileEmitter(builder, of_kind)
+        emit = _TileEmitter(builder, of_kind, LANES if count <= TILE_TOKENS else PANEL_COLUMNS)
         number: Callable[[int], Any] = lambda n: ir.Constant(inputs.type, n)  # noqa: E731
         row_bytes = builder.mul(inputs, number(4))
         input_bytes = PANEL_COLUMNS * emit.element_bytes
@@ -138,8 +151,8 @@ def tile_product(
         index, fetch = builder.phi(inputs.type), builder.phi(inputs.type)
         index.add_incoming(number(0), entry)
         fetch.add_incoming(ahead, entry)
-        zero = ir.Constant(emit.vector, [0.0] * LANES)
-        phis = [[[builder.phi(emit.vector) for _ in HALVES] for _ in range(count)] for _ in range(group)]
+        zero = ir.Constant(emit.vector, [0.0] * emit.lanes)
+        phis = [[[builder.phi(emit.vector) for _ in emit.parts] for _ in range(count)] for _ in range(group)]
         sums = [list(of_group) for of_group in phis]
 
         offset = builder.mul(index, number(input_bytes))
@@ -168,17 +181,17 @@ def tile_product(
         following = builder.add(index, number(INPUT_STEP))
         index.add_incoming(following, body)
         fetch.add_incoming(builder.add(fetch, ahead_step), body)
-        for g, t, half in ((g, t, half) for g in range(group) for t in range(count) for half in HALVES):
-            phis[g][t][half].add_incoming(zero, entry)
-            phis[g][t][half].add_incoming(sums[g][t][half], body)
+        for g, t, part in ((g, t, part) for g in range(group) for t in range(count) for part in emit.parts):
+            phis[g][t][part].add_incoming(zero, entry)
+            phis[g][t][part].add_incoming(sums[g][t][part], body)
         builder.cbranch(builder.icmp_signed("<", following, inputs), body, done)
 
         builder.position_at_end(done)
         target = out
         for t in range(count):
             for g in range(group):
-                for half in HALVES:
-                    emit.store_float(sums[g][t][half], target, g * PANEL_COLUMNS + half * LANES)
+                for part in emit.parts:
+                    emit.store_float(sums[g][t][part], target, g * PANEL_COLUMNS + part * emit.lanes)
             target = builder.add(target, builder.mul(columns, number(4)))
         return context.get_dummy_value()
 
