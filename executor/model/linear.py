@@ -8,14 +8,31 @@ the weight. In bfloat16 all go there. Weights of eight bits are there for panels
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
 from superinfer.executor.model.kernels import as_numpy
 from superinfer.executor.model.panel_linear import panel_linear_kernel
-from superinfer.executor.model.panel_tiles import cpu_features, tiles_fill_vectors
-from superinfer.executor.model.panels import BFLOAT16, FLOAT32, INT8, pack_panels, padded_columns, supports
+from superinfer.executor.model.panel_tiles import tiles_fill_vectors
+from superinfer.executor.model.panels import (
+    BFLOAT16,
+    FLOAT32,
+    GROUP_PANELS,
+    INT8,
+    PANEL_COLUMNS,
+    pack_panels,
+    padded_columns,
+    supports,
+)
 
+FloatArray = npt.NDArray[np.float32]
+
+PARTS = 16
+"""Into which a layer is cut for whoever wants to be told how far it is: some megabytes of a vocabulary's head."""
 FEW_TOKENS = 16
 """Up to this many, half the bytes of a weight beat wider vectors."""
 
@@ -35,7 +52,7 @@ def packing_works(dtype: torch.dtype) -> bool:
 
 def panels_serve_all_sizes() -> bool:
     """True where the panel kernel is the best for any number of tokens: AVX2, but no wider vectors."""
-    return tiles_fill_vectors() and "avx512f" not in cpu_features()
+    return tiles_fill_vectors()
 
 
 class Linear:
@@ -84,20 +101,43 @@ class Linear:
         """The weight as the panel kernel reads it; None where that does not serve this layer."""
         return self._panels
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x (tokens, in), contiguous → (tokens, out)."""
+    def __call__(self, x: torch.Tensor, moved: Callable[[float], None] | None = None) -> torch.Tensor:
+        """x (tokens, in), contiguous → (tokens, out). `moved` is told after each part which share of the weight that
+        has read: parts of a wide layer, where its kernel allows it.
+        """
         tokens = x.shape[0]
         if self._panels is not None and (self._weight is None or tokens <= FEW_TOKENS):
             out = self._output(tokens)
-            self._panels_kernel(x.numpy(), self._panels_array, out.numpy())
+            if moved is None:
+                self._panels_kernel(x.numpy(), self._panels_array, out.numpy())
+            else:
+                self._by_parts(x.numpy(), out.numpy(), moved)
             if self._columns != self._outputs:
                 out = out[:, : self._outputs].contiguous()
             return out if self._bias is None else out.add_(self._bias)
         if self._packed:
             y: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._weight, self._bias, "none", [], "")
-            return y
-        assert self._weight is not None
-        return F.linear(x, self._weight, self._bias)
+        else:
+            assert self._weight is not None
+            y = F.linear(x, self._weight, self._bias)
+        if moved is not None:
+            moved(1.0)
+        return y
+
+    def _by_parts(self, x: FloatArray, out: FloatArray, moved: Callable[[float], None]) -> None:
+        """out = x · weightᵀ, some panels after the other."""
+        columns = GROUP_PANELS * PANEL_COLUMNS
+        groups = self._columns // columns
+        size, begin = len(self._panels_array) // groups, 0
+        for part in range(1, PARTS + 1):
+            end = part * groups // PARTS
+            if end == begin:
+                continue
+            piece = np.empty((len(x), (end - begin) * columns), np.float32)
+            self._panels_kernel(x, self._panels_array[begin * size : end * size], piece)
+            out[:, begin * columns : end * columns] = piece
+            moved((end - begin) / groups)
+            begin = end
 
     def _output(self, tokens: int) -> torch.Tensor:
         if self._kept is None:

@@ -17,11 +17,29 @@ import numpy as np
 
 from superinfer.executor.model.int8_panels import GROUP_INPUTS, SCALE_BYTES
 from superinfer.executor.model.kernels import kernel
-from superinfer.executor.model.panel_tiles import TILE_TOKENS, tile_product, widen_inputs
-from superinfer.executor.model.panels import ELEMENT_BYTES, FLOAT32, GROUP_PANELS, INPUT_STEP, INT8, PANEL_COLUMNS
+from superinfer.executor.model.panel_tiles import (
+    TILE_TOKENS,
+    WIDE_TILE_TOKENS,
+    has_wide_tiles,
+    tile_product,
+    widen_inputs,
+)
+from superinfer.executor.model.panels import (
+    BFLOAT16,
+    ELEMENT_BYTES,
+    FLOAT32,
+    GROUP_PANELS,
+    INPUT_STEP,
+    INT8,
+    PANEL_COLUMNS,
+)
+from superinfer.executor.model.vectors import LINE_BYTES
 
-WIDEN_ABOVE = 2 * TILE_TOKENS
-"""With more tokens than this a panel of int8 is widened once for all of its tiles, which are at least of four."""
+WIDE = has_wide_tiles()
+MOST_ROWS = WIDE_TILE_TOKENS if WIDE else TILE_TOKENS
+WIDEN_ABOVE = TILE_TOKENS if WIDE else 2 * TILE_TOKENS
+"""With more tokens than this a panel of int8, and for wide tiles one of bfloat16, is widened once for all of its tiles,
+which are at least of four."""
 
 
 @kernel
@@ -29,9 +47,37 @@ def widen_panel(panel: int, inputs: int, floats: int) -> None:
     """The int8 panel at one address → the float32 panel at another."""
     for begin in range(0, inputs, GROUP_INPUTS):
         count = min(GROUP_INPUTS, inputs - begin)
-        widen_inputs(panel + SCALE_BYTES, panel, floats, count)
+        widen_inputs(panel + SCALE_BYTES, panel, floats, count, INT8)
         panel += SCALE_BYTES + count * PANEL_COLUMNS
         floats += count * PANEL_COLUMNS * 4
+
+
+@kernel
+def widened_tile(
+    x: int, inputs: int, floats: int, out: int, columns: int, ahead: int, ahead_step: int, size: int
+) -> None:
+    """A tile of `size` rows times one float32 panel, at least four; of at least six times two where tiles are wide."""
+    if WIDE:
+        if size == 12:
+            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 12, 2, FLOAT32)
+        elif size == 11:
+            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 11, 2, FLOAT32)
+        elif size == 10:
+            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 10, 2, FLOAT32)
+        elif size == 9:
+            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 9, 2, FLOAT32)
+        elif size == 8:
+            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 8, 2, FLOAT32)
+        elif size == 7:
+            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 7, 2, FLOAT32)
+        else:
+            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 6, 2, FLOAT32)
+    elif size == 6:
+        tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 6, 1, FLOAT32)
+    elif size == 5:
+        tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 5, 1, FLOAT32)
+    else:
+        tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 4, 1, FLOAT32)
 
 
 @cache
@@ -42,6 +88,7 @@ def panel_linear_kernel(kind: int) -> Callable[[Any, Any, Any], None]:
     bfloat16 as uint16; out (tokens, padded columns) float32.
     """
     element = ELEMENT_BYTES[kind]
+    widens_at_all = kind == INT8 or (WIDE and kind == BFLOAT16)
 
     @kernel
     def panel_linear(x: Any, weight: Any, out: Any) -> None:
@@ -51,34 +98,36 @@ def panel_linear_kernel(kind: int) -> Callable[[Any, Any, Any], None]:
         group = 1
         if tokens == 1:
             group = GROUP_PANELS
-        elif tokens <= 3:
+        elif tokens <= 3 or (WIDE and tokens > WIDEN_ABOVE):
             group = 2
         # Tiles as even as they can be: 7 tokens as 4 and 3, not as 6 and 1.
-        tiles = (tokens + TILE_TOKENS - 1) // TILE_TOKENS
+        most = TILE_TOKENS if tokens <= WIDEN_ABOVE else MOST_ROWS
+        tiles = (tokens + most - 1) // most
         smaller = tokens // max(tiles, 1)
         larger_tiles = tokens - smaller * tiles
         group_bytes = group * weight.nbytes // (columns // PANEL_COLUMNS)
         # Each tile prefetches its share of the next panels.
         ahead_step = group * INPUT_STEP * PANEL_COLUMNS * element // max(tiles, 1)
         ahead_share = group_bytes // max(tiles, 1)
-        widens = kind == INT8 and tokens > WIDEN_ABOVE
-        floats = np.empty(PANEL_COLUMNS * inputs if widens else 0, np.float32)
+        widens = widens_at_all and tokens > WIDEN_ABOVE
+        floats = np.empty(group * PANEL_COLUMNS * inputs + LINE_BYTES // 4 if widens else 0, np.float32)
+        widened = (floats.ctypes.data + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
         panel = weight.ctypes.data
         column = out.ctypes.data
         for _ in range(columns // (group * PANEL_COLUMNS)):
             source, target, ahead = x.ctypes.data, column, panel + group_bytes
-            if kind == INT8 and widens:
-                widen_panel(panel, inputs, floats.ctypes.data)
+            if widens:
+                for g in range(group):
+                    narrow, wide = panel + g * group_bytes // group, widened + 4 * g * PANEL_COLUMNS * inputs
+                    if kind == INT8:
+                        widen_panel(narrow, inputs, wide)
+                    elif WIDE and kind == BFLOAT16:
+                        widen_inputs(narrow, 0, wide, inputs, BFLOAT16)
             for i in range(tiles):
                 size = smaller + 1 if i < larger_tiles else smaller
-                if kind == INT8 and widens:
-                    widened = floats.ctypes.data
-                    if size == 6:
-                        tile_product(source, inputs, widened, target, columns, ahead, ahead_step, 6, 1, FLOAT32)
-                    elif size == 5:
-                        tile_product(source, inputs, widened, target, columns, ahead, ahead_step, 5, 1, FLOAT32)
-                    else:
-                        tile_product(source, inputs, widened, target, columns, ahead, ahead_step, 4, 1, FLOAT32)
+                if (widens_at_all or WIDE) and tokens > WIDEN_ABOVE:
+                    floats_at = widened if widens else panel
+                    widened_tile(source, inputs, floats_at, target, columns, ahead, ahead_step, size)
                 elif size == 6:
                     tile_product(source, inputs, panel, target, columns, ahead, ahead_step, 6, 1, kind)
                 elif size == 5:

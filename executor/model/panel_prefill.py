@@ -17,14 +17,14 @@ import numpy.typing as npt
 from superinfer.executor.model.batch import PrefillChunk
 from superinfer.executor.model.decode_attention import softmax_weights
 from superinfer.executor.model.kernels import kernel, widen
-from superinfer.executor.model.panel_tiles import TILE_TOKENS, WIDE_TILE_TOKENS, cpu_features, tile_product
+from superinfer.executor.model.panel_tiles import TILE_TOKENS, WIDE_TILE_TOKENS, has_wide_tiles, tile_product
 from superinfer.executor.model.panels import FLOAT32, INPUT_STEP, PANEL_COLUMNS
 from superinfer.executor.model.vectors import LINE_BYTES
 
 FloatArray = npt.NDArray[np.float32]
 PANEL_ROW_BYTES = 4 * PANEL_COLUMNS
 STEP_BYTES = INPUT_STEP * PANEL_ROW_BYTES
-ROWS = WIDE_TILE_TOKENS if "avx512f" in cpu_features() else TILE_TOKENS
+ROWS = WIDE_TILE_TOKENS if has_wide_tiles() else TILE_TOKENS
 
 
 def supports(head_dim: int) -> bool:

@@ -35,6 +35,11 @@ def cpu_features() -> frozenset[str]:
     return frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
 
 
+def has_wide_tiles() -> bool:
+    """True where a tile may have WIDE_TILE_TOKENS rows: AVX512 has registers for as many sums of a panel's width."""
+    return "avx512f" in cpu_features()
+
+
 def tiles_fill_vectors() -> bool:
     """True where a tile's inner loop is a handful of vector multiply-adds."""
     return {"avx2", "fma"} <= cpu_features()
@@ -134,7 +139,8 @@ def tile_product(
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         x, inputs, weight, out, columns, ahead, ahead_step = arguments[:7]
-        emit = _TileEmitter(builder, of_kind, LANES if count <= TILE_TOKENS else PANEL_COLUMNS)
+        is_wide = count > TILE_TOKENS or (count > 3 and group > 1)
+        emit = _TileEmitter(builder, of_kind, PANEL_COLUMNS if is_wide else LANES)
         number: Callable[[int], Any] = lambda n: ir.Constant(inputs.type, n)  # noqa: E731
         row_bytes = builder.mul(inputs, number(4))
         input_bytes = PANEL_COLUMNS * emit.element_bytes
@@ -163,7 +169,9 @@ def tile_product(
             scales = [builder.add(start, of_group) for start in starts]
             offset = builder.add(offset, builder.mul(builder.add(before, number(1)), number(SCALE_BYTES)))
         weights = [builder.add(start, offset) for start in starts]
-        if group == 1 or panels_are_prefetched_in_order():
+        if is_wide:
+            emit_prefetch(builder, fetch, 2 * group * LINE_BYTES, keep=0)
+        elif group == 1 or panels_are_prefetched_in_order():
             emit_prefetch(builder, fetch, max(group * INPUT_STEP * input_bytes, LINE_BYTES), keep=0)
         else:
             for address in weights:
@@ -172,11 +180,12 @@ def tile_product(
         for _ in range(count - 1):
             rows.append(builder.add(rows[-1], row_bytes))
         for step in range(INPUT_STEP):
-            for g in range(group):
-                vectors = emit.panel_vectors(weights[g], step, scales[g])
+            for together in [range(group)] if is_wide else [range(g, g + 1) for g in range(group)]:
+                vectors = {g: emit.panel_vectors(weights[g], step, scales[g]) for g in together}
                 for t in range(count):
                     value = emit.repeat(emit.load_fixed(rows[t], 4 * step, FLOAT))
-                    sums[g][t] = emit.add_products(value, vectors, sums[g][t])
+                    for g in together:
+                        sums[g][t] = emit.add_products(value, vectors[g], sums[g][t])
 
         following = builder.add(index, number(INPUT_STEP))
         index.add_incoming(following, body)
@@ -199,16 +208,17 @@ def tile_product(
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]
-def widen_inputs(_context: Any, weights: Any, scales: Any, floats: Any, count: Any) -> Any:
-    """floats[i] = the sixteen weights of input i as float32, for i < count, a multiple of INPUT_STEP; int8 panels.
+def widen_inputs(_context: Any, weights: Any, scales: Any, floats: Any, count: Any, kind: Any) -> Any:
+    """floats[i] = the sixteen weights of input i as float32, for i < count, a multiple of INPUT_STEP; of one `kind`.
 
-    All are addresses: of the first input's bytes, of its group's scales, and of where the floats go.
+    All are addresses: of the first input's bytes, of its group's scales (int8 alone), and of where the floats go.
     """
-    signature = types.void(ADDRESS, ADDRESS, ADDRESS, count)
+    (of_kind,) = literals(kind)
+    signature = types.void(ADDRESS, ADDRESS, ADDRESS, count, kind)
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        weights, scales, floats, count = arguments
-        emit = _TileEmitter(builder, INT8)
+        weights, scales, floats, count = arguments[:4]
+        emit = _TileEmitter(builder, of_kind)
         number: Callable[[int], Any] = lambda n: ir.Constant(count.type, n)  # noqa: E731
         entry = builder.block
         body, done = builder.append_basic_block("widen.body"), builder.append_basic_block("widen.done")
@@ -216,7 +226,7 @@ def widen_inputs(_context: Any, weights: Any, scales: Any, floats: Any, count: A
         builder.position_at_end(body)
         index = builder.phi(count.type)
         index.add_incoming(number(0), entry)
-        source = builder.add(weights, builder.mul(index, number(PANEL_COLUMNS)))
+        source = builder.add(weights, builder.mul(index, number(PANEL_COLUMNS * emit.element_bytes)))
         target = builder.add(floats, builder.mul(index, number(4 * PANEL_COLUMNS)))
         for step in range(INPUT_STEP):
             for half, vector in enumerate(emit.panel_vectors(source, step, scales)):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superinfer.executor.model.linear import FEW_TOKENS, Linear, packing_works
+from superinfer.executor.model.linear import FEW_TOKENS, PARTS, Linear, packing_works
 from superinfer.executor.model.panels import PANEL_COLUMNS, pack_panels
 
 STORED = [torch.bfloat16, torch.float32, torch.float16]
@@ -90,3 +90,23 @@ def test_bfloat16_compute() -> None:
     result = apply(linear, x)
     assert result.dtype == torch.bfloat16
     torch.testing.assert_close(result.float(), x.float() @ weight.float().T, atol=5e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("outputs", [40, 2000])
+@pytest.mark.parametrize("tokens", [1, 7, 40])
+@pytest.mark.parametrize("panels_only", [True, False])
+def test_whoever_is_told_how_far_a_layer_is_gets_the_same_result(tokens: int, outputs: int, panels_only: bool) -> None:
+    torch.manual_seed(0)
+    linear = Linear(
+        torch.randn(outputs, 64).bfloat16(),
+        torch.randn(outputs),
+        torch.float32,
+        packed=packing_works(torch.float32),
+        panels_only=panels_only,
+    )
+    x, shares = torch.randn(tokens, 64), list[float]()
+    with torch.inference_mode():
+        assert torch.equal(linear(x, shares.append), linear(x))
+    assert sum(shares) == pytest.approx(1.0)
+    if outputs == 2000 and (panels_only or tokens <= FEW_TOKENS):
+        assert len(shares) == PARTS
