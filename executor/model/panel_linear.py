@@ -57,27 +57,28 @@ def widened_tile(
     x: int, inputs: int, floats: int, out: int, columns: int, ahead: int, ahead_step: int, size: int
 ) -> None:
     """A tile of `size` rows times one float32 panel, at least four; of at least six times two where tiles are wide."""
+    stride = 4 * PANEL_COLUMNS * inputs
     if WIDE:
         if size == 12:
-            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 12, 2, FLOAT32)
+            tile_product(x, inputs, floats, stride, out, columns, ahead, ahead_step, 12, 2, FLOAT32)
         elif size == 11:
-            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 11, 2, FLOAT32)
+            tile_product(x, inputs, floats, stride, out, columns, ahead, ahead_step, 11, 2, FLOAT32)
         elif size == 10:
-            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 10, 2, FLOAT32)
+            tile_product(x, inputs, floats, stride, out, columns, ahead, ahead_step, 10, 2, FLOAT32)
         elif size == 9:
-            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 9, 2, FLOAT32)
+            tile_product(x, inputs, floats, stride, out, columns, ahead, ahead_step, 9, 2, FLOAT32)
         elif size == 8:
-            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 8, 2, FLOAT32)
+            tile_product(x, inputs, floats, stride, out, columns, ahead, ahead_step, 8, 2, FLOAT32)
         elif size == 7:
-            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 7, 2, FLOAT32)
+            tile_product(x, inputs, floats, stride, out, columns, ahead, ahead_step, 7, 2, FLOAT32)
         else:
-            tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 6, 2, FLOAT32)
+            tile_product(x, inputs, floats, stride, out, columns, ahead, ahead_step, 6, 2, FLOAT32)
     elif size == 6:
-        tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 6, 1, FLOAT32)
+        tile_product(x, inputs, floats, stride, out, columns, ahead, ahead_step, 6, 1, FLOAT32)
     elif size == 5:
-        tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 5, 1, FLOAT32)
+        tile_product(x, inputs, floats, stride, out, columns, ahead, ahead_step, 5, 1, FLOAT32)
     else:
-        tile_product(x, inputs, floats, out, columns, ahead, ahead_step, 4, 1, FLOAT32)
+        tile_product(x, inputs, floats, stride, out, columns, ahead, ahead_step, 4, 1, FLOAT32)
 
 
 @cache
@@ -105,7 +106,8 @@ def panel_linear_kernel(kind: int) -> Callable[[Any, Any, Any], None]:
         tiles = (tokens + most - 1) // most
         smaller = tokens // max(tiles, 1)
         larger_tiles = tokens - smaller * tiles
-        group_bytes = group * weight.nbytes // (columns // PANEL_COLUMNS)
+        stride = weight.nbytes // (columns // PANEL_COLUMNS)
+        group_bytes = group * stride
         # Each tile prefetches its share of the next panels.
         ahead_step = group * INPUT_STEP * PANEL_COLUMNS * element // max(tiles, 1)
         ahead_share = group_bytes // max(tiles, 1)
@@ -118,7 +120,7 @@ def panel_linear_kernel(kind: int) -> Callable[[Any, Any, Any], None]:
             source, target, ahead = x.ctypes.data, column, panel + group_bytes
             if widens:
                 for g in range(group):
-                    narrow, wide = panel + g * group_bytes // group, widened + 4 * g * PANEL_COLUMNS * inputs
+                    narrow, wide = panel + g * stride, widened + 4 * g * PANEL_COLUMNS * inputs
                     if kind == INT8:
                         widen_panel(narrow, inputs, wide)
                     elif WIDE and kind == BFLOAT16:
@@ -129,20 +131,20 @@ def panel_linear_kernel(kind: int) -> Callable[[Any, Any, Any], None]:
                     floats_at = widened if widens else panel
                     widened_tile(source, inputs, floats_at, target, columns, ahead, ahead_step, size)
                 elif size == 6:
-                    tile_product(source, inputs, panel, target, columns, ahead, ahead_step, 6, 1, kind)
+                    tile_product(source, inputs, panel, stride, target, columns, ahead, ahead_step, 6, 1, kind)
                 elif size == 5:
-                    tile_product(source, inputs, panel, target, columns, ahead, ahead_step, 5, 1, kind)
+                    tile_product(source, inputs, panel, stride, target, columns, ahead, ahead_step, 5, 1, kind)
                 elif size == 4:
-                    tile_product(source, inputs, panel, target, columns, ahead, ahead_step, 4, 1, kind)
+                    tile_product(source, inputs, panel, stride, target, columns, ahead, ahead_step, 4, 1, kind)
                 elif size == 3:
                     if group == 2:
-                        tile_product(source, inputs, panel, target, columns, ahead, ahead_step, 3, 2, kind)
+                        tile_product(source, inputs, panel, stride, target, columns, ahead, ahead_step, 3, 2, kind)
                     else:
-                        tile_product(source, inputs, panel, target, columns, ahead, ahead_step, 3, 1, kind)
+                        tile_product(source, inputs, panel, stride, target, columns, ahead, ahead_step, 3, 1, kind)
                 elif size == 2:
-                    tile_product(source, inputs, panel, target, columns, ahead, ahead_step, 2, 2, kind)
+                    tile_product(source, inputs, panel, stride, target, columns, ahead, ahead_step, 2, 2, kind)
                 else:
-                    tile_product(source, inputs, panel, target, columns, ahead, ahead_step, 1, 4, kind)
+                    tile_product(source, inputs, panel, stride, target, columns, ahead, ahead_step, 1, 4, kind)
                 source += size * inputs * 4
                 target += size * columns * 4
                 ahead += ahead_share

@@ -24,7 +24,8 @@ from superinfer.executor.model.vectors import LINE_BYTES
 FloatArray = npt.NDArray[np.float32]
 PANEL_ROW_BYTES = 4 * PANEL_COLUMNS
 STEP_BYTES = INPUT_STEP * PANEL_ROW_BYTES
-ROWS = WIDE_TILE_TOKENS if has_wide_tiles() else TILE_TOKENS
+ROWS, PANELS = (WIDE_TILE_TOKENS, 2) if has_wide_tiles() else (TILE_TOKENS, 1)
+"""Of a tile."""
 
 
 def supports(head_dim: int) -> bool:
@@ -87,13 +88,15 @@ def attend_tile(
     first = max(0, visible[0] - window) // PANEL_COLUMNS
     panels = (visible[ROWS - 1] + PANEL_COLUMNS - 1) // PANEL_COLUMNS - first
     columns = panels * PANEL_COLUMNS
-    panel = keys.ctypes.data + first * dim * PANEL_ROW_BYTES
-    target = scores.ctypes.data
-    for _ in range(panels):
-        following = panel + dim * PANEL_ROW_BYTES
-        tile_product(queries.ctypes.data, dim, panel, target, columns, following, STEP_BYTES, ROWS, 1, FLOAT32)
-        panel = following
-        target += PANEL_ROW_BYTES
+    query, row_of_scores = queries.ctypes.data, scores.ctypes.data
+    source, target, stride = keys.ctypes.data + first * dim * PANEL_ROW_BYTES, scores.ctypes.data, dim * PANEL_ROW_BYTES
+    for _ in range(panels // PANELS):
+        ahead = source + PANELS * stride
+        tile_product(query, dim, source, stride, target, columns, ahead, STEP_BYTES, ROWS, PANELS, FLOAT32)
+        source = ahead
+        target += PANELS * PANEL_ROW_BYTES
+    if PANELS == 2 and panels % 2:
+        tile_product(query, dim, source, stride, target, columns, source, 0, ROWS, 1, FLOAT32)
     for i in range(ROWS):
         row = i * columns
         begin = row + max(0, visible[i] - window) - first * PANEL_COLUMNS
@@ -103,13 +106,15 @@ def attend_tile(
             scores[c] = np.float32(0.0)
         for c in range(end, row + columns):
             scores[c] = np.float32(0.0)
-    panel = values.ctypes.data + first * PANEL_COLUMNS * PANEL_ROW_BYTES
-    target = mixed.ctypes.data
-    for _ in range(dim // PANEL_COLUMNS):
-        following = panel + values.shape[1] * PANEL_ROW_BYTES
-        tile_product(scores.ctypes.data, columns, panel, target, dim, following, STEP_BYTES, ROWS, 1, FLOAT32)
-        panel = following
-        target += PANEL_ROW_BYTES
+    source, target = values.ctypes.data + first * PANEL_COLUMNS * PANEL_ROW_BYTES, mixed.ctypes.data
+    stride = values.shape[1] * PANEL_ROW_BYTES
+    for _ in range(dim // PANEL_COLUMNS // PANELS):
+        ahead = source + PANELS * stride
+        tile_product(row_of_scores, columns, source, stride, target, dim, ahead, STEP_BYTES, ROWS, PANELS, FLOAT32)
+        source = ahead
+        target += PANELS * PANEL_ROW_BYTES
+    if PANELS == 2 and dim // PANEL_COLUMNS % 2:
+        tile_product(row_of_scores, columns, source, stride, target, dim, source, 0, ROWS, 1, FLOAT32)
 
 
 @kernel

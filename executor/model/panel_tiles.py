@@ -125,29 +125,25 @@ class _TileEmitter(Emitter):
 
 @intrinsic  # type: ignore[misc, unused-ignore]
 def tile_product(
-    _context: Any, x: Any, inputs: Any, weight: Any, out: Any, columns: Any, ahead: Any, ahead_step: Any,
-    tokens: Any, panels: Any, kind: Any,
+    _context: Any, x: Any, inputs: Any, weight: Any, panel_bytes: Any, out: Any, columns: Any, ahead: Any,
+    ahead_step: Any, tokens: Any, panels: Any, kind: Any,
 ) -> Any:  # fmt: skip
-    """out[t, :16 · panels] = x[t] · `panels` panels of one `kind` at `weight`, for t < tokens.
+    """out[t, :16 · panels] = x[t] · `panels` panels of one `kind` at `weight`, `panel_bytes` apart, for t < tokens.
 
     x (tokens, inputs) and out (tokens, columns) are float32 rows. Each step also prefetches as many bytes as it reads
     of the weight, from `ahead` onwards, which moves by `ahead_step` bytes a step; or of several panels on some CPUs
     NEAR_BYTES further on in each.
     """
     count, group, of_kind = literals(tokens, panels, kind)
-    signature = types.void(*[ADDRESS] * 7, tokens, panels, kind)
+    signature = types.void(*[ADDRESS] * 8, tokens, panels, kind)
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        x, inputs, weight, out, columns, ahead, ahead_step = arguments[:7]
+        x, inputs, weight, panel_bytes, out, columns, ahead, ahead_step = arguments[:8]
         is_wide = count > TILE_TOKENS or (count > 3 and group > 1)
         emit = _TileEmitter(builder, of_kind, PANEL_COLUMNS if is_wide else LANES)
         number: Callable[[int], Any] = lambda n: ir.Constant(inputs.type, n)  # noqa: E731
         row_bytes = builder.mul(inputs, number(4))
         input_bytes = PANEL_COLUMNS * emit.element_bytes
-        panel_bytes = builder.mul(inputs, number(input_bytes))
-        if of_kind == INT8:
-            groups = builder.lshr(builder.add(inputs, number((1 << GROUP_SHIFT) - 1)), number(GROUP_SHIFT))
-            panel_bytes = builder.add(panel_bytes, builder.mul(groups, number(SCALE_BYTES)))
         starts = [builder.add(weight, builder.mul(panel_bytes, number(g))) for g in range(group)]
 
         entry = builder.block
