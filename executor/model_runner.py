@@ -24,9 +24,9 @@ from superinfer.executor.kv_cache import (
 from superinfer.executor.kv_memory import KVMemory
 from superinfer.executor.model.architecture import Architecture, load_architecture
 from superinfer.executor.model.decoder import Decoder
-from superinfer.executor.model.linear import panels_serve_all_sizes
 from superinfer.executor.model.memory import available_memory_bytes, format_bytes
 from superinfer.executor.model.packed_weights import PackedWeights, packed_weights_path
+from superinfer.executor.model.panel_tiles import tiles_fill_vectors
 from superinfer.executor.model.precision import activation_dtype, bfloat16_in_hardware
 from superinfer.executor.model.weights import RandomWeights, SafetensorsWeights, WeightSource
 from superinfer.executor.pacing import Pace
@@ -223,7 +223,7 @@ def _check_weights_fit(
 ) -> None:
     """Refuse a model whose weights alone exceed the memory. Raises ResourceError."""
     # Panels of bfloat16, as checkpoints mostly have them; where these serve small steps only, a float32 copy as well.
-    two_copies = activation_dtype(dtype) == torch.float32 and not panels_serve_all_sizes()
+    two_copies = activation_dtype(dtype) == torch.float32 and not tiles_fill_vectors()
     element_bytes = 6 if two_copies else 2
     needed = architecture.parameters * element_bytes
     if of_weights == torch.int8:

@@ -13,9 +13,10 @@ from superinfer.executor.model.attention import Attention, AttentionScratch, Hea
 from superinfer.executor.model.expert_shape import ExpertShape
 from superinfer.executor.model.experts import Experts, SharedExpert
 from superinfer.executor.model.int8_panels import int8_panels_size, pack_int8_panels
-from superinfer.executor.model.linear import Linear, packing_works, panels_serve_all_sizes
+from superinfer.executor.model.linear import Linear, packing_works
 from superinfer.executor.model.mlp import Mlp
 from superinfer.executor.model.packed_weights import PackedWeights
+from superinfer.executor.model.panel_tiles import tiles_fill_vectors
 from superinfer.executor.model.panels import padded_columns, supports
 from superinfer.executor.model.weights import WeightSource
 
@@ -50,7 +51,7 @@ class LayerBuilder:
         self._stored = stored
         self._dtype = computed
         self._packed = packing_works(computed)
-        panels_only = stored == torch.int8 or panels_serve_all_sizes()
+        panels_only = stored == torch.int8 or tiles_fill_vectors()
         self._kept = kept if computed == torch.float32 and panels_only else None
 
     def layer(self, index: int, scratch: AttentionScratch) -> Layer:

@@ -1,9 +1,9 @@
 """A linear layer that hides how its weight is stored and which kernel multiplies it.
 
 In float32 a weight is packed into the panels of `panel_linear`, as bfloat16 where the checkpoint stores that: the same
-products for half the bytes. On CPUs for which that kernel is not the best for many tokens (no AVX2, or AVX512 as well)
-those go to oneDNN with a weight packed once, or to torch's own product where oneDNN cannot pack, for a second copy of
-the weight. In bfloat16 all go there. Weights of eight bits are there for panels alone.
+products for half the bytes. On CPUs for which that kernel is not the best for many tokens (no AVX2) those go to oneDNN
+with a weight packed once, or to torch's own product where oneDNN cannot pack, for a second copy of the weight. In
+bfloat16 all go there. Weights of eight bits are there for panels alone.
 """
 
 from __future__ import annotations
@@ -50,11 +50,6 @@ def packing_works(dtype: torch.dtype) -> bool:
     return True
 
 
-def panels_serve_all_sizes() -> bool:
-    """True where the panel kernel is the best for any number of tokens: AVX2, but no wider vectors."""
-    return tiles_fill_vectors()
-
-
 class Linear:
     """y = x · weightᵀ + bias; weight (out, in) as stored, x and y in the compute type."""
 
@@ -82,7 +77,7 @@ class Linear:
         self._weight: torch.Tensor | None = None
         self._panels: torch.Tensor | None = None
         self._kept = torch.empty(0, self._columns) if keep_output else None
-        panels_only = panels_serve_all_sizes() if panels_only is None else panels_only
+        panels_only = tiles_fill_vectors() if panels_only is None else panels_only
         narrow = weight.dtype == torch.bfloat16
         if panels is not None and panels.dtype == torch.int8:
             self._panels, panels_only = panels, True

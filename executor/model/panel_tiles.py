@@ -41,7 +41,7 @@ def has_wide_tiles() -> bool:
 
 
 def tiles_fill_vectors() -> bool:
-    """True where a tile's inner loop is a handful of vector multiply-adds."""
+    """True where a tile is a handful of vector multiply-adds: panels then serve any number of tokens best."""
     return {"avx2", "fma"} <= cpu_features()
 
 

@@ -32,7 +32,7 @@ def tune(
     """Search slack-decay and planner settings in simulation; held-out seeds decide whether they are better."""
     from superinfer.cli.bench.options import CLUSTER_MODEL, DEFAULT_MODEL
     from superinfer.cli.bench.scenario import load_scenario, override
-    from superinfer.cli.bench.served_target import as_served
+    from superinfer.cli.bench.served_target import FLAG, as_served
     from superinfer.cli.bench.target import cluster_target, local_target
     from superinfer.cli.console import err, progress_bar
     from superinfer.cli.console import out as stdout
@@ -57,7 +57,7 @@ def tune(
         )
         target = as_served(target, calibrate_from) if calibrate_from else target
     elif calibrate_from:
-        raise UsageError("--calibrate-from: has no meaning with --topology, whose devices nobody measured")
+        raise UsageError(f"{FLAG}: has no meaning with --topology, whose devices nobody measured")
     else:
         target = cluster_target(model or CLUSTER_MODEL, topology, dtype)
     bench = prepare(chosen, target)

@@ -174,7 +174,12 @@ def main() -> int:
     arguments.add_argument("--recompute-kills", type=int, default=1)
     arguments.add_argument("--no-reference", action="store_true", help="no undisturbed run to compare tokens with")
     arguments.add_argument("--longest", type=int, default=8000, help="longest context, twice the shortest")
-    arguments.add_argument("--dtype", default="auto", choices=("auto", "bfloat16", "float32"))
+    arguments.add_argument(
+        "--dtype",
+        default="float32",
+        choices=("bfloat16", "float32"),
+        help="float32: a token does not depend on what it is batched with; bfloat16 on CPUs that multiply it: it may",
+    )
     options = arguments.parse_args()
     lengths = [int(length) for length in np.linspace(options.longest // 2, options.longest, options.requests)]
     with tempfile.TemporaryDirectory() as directory:

@@ -38,13 +38,15 @@ from superinfer.cli.console import err
 from superinfer.cli.profile import ensure_profile
 from superinfer.contracts.contract import Bound, SLOContract
 from superinfer.executor.client import EngineClient
-from superinfer.executor.config import EngineConfig
+from superinfer.executor.config import DType, EngineConfig
 from superinfer.executor.launch import EngineProcess
 from superinfer.executor.models.catalog import resolve_model
 from superinfer.profiler.store import load_profile
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.request import Request, SamplingParams
 
+DTYPE: DType = "float32"
+"""In which a token does not depend on what it is batched with."""
 BLOCK_SIZE = 16
 CALIBRATIONS = 2
 """Runs of a long request alone, of which the fastest counts."""
@@ -177,7 +179,7 @@ def main() -> int:
     arguments.add_argument("--rounds", type=int, default=3)
     options = arguments.parse_args()
     source = resolve_model(options.model)
-    profile_path = ensure_profile(source, "auto", random_weights=False, console=err)
+    profile_path = ensure_profile(source, DTYPE, random_weights=False, console=err)
     profile = load_profile(profile_path)
     bytes_per_block = BLOCK_SIZE * profile.static.memory.kv_bytes_per_token
 
@@ -185,6 +187,7 @@ def main() -> int:
         return EngineConfig(
             model_dir=str(source.directory),
             profile_path=str(profile_path),
+            dtype=DTYPE,
             kv_cache_bytes=blocks * bytes_per_block,
             contracts=[load.contract],
             scheduler=SchedulerConfig(

@@ -102,12 +102,17 @@ def test_what_cannot_calibrate_is_one_clear_error(tmp_path, model, target):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--calibrate-from", "."], ["--calibrate-from", "needs --simulate"]),
-        (["--simulate", "--topology", "h100-4x8", "--calibrate-from", "."], ["--calibrate-from", "--topology"]),
+        (["bench", "--calibrate-from", "."], ["--calibrate-from", "needs --simulate"]),
+        (
+            ["bench", "--simulate", "--topology", "h100-4x8", "--calibrate-from", "."],
+            ["--calibrate-from", "--topology"],
+        ),
+        (["tune", "--topology", "h100-4x8", "--calibrate-from", "."], ["--calibrate-from", "--topology"]),
     ],
 )
-def test_real_workers_and_clusters_are_not_calibrated(arguments, parts):
-    result = CliRunner().invoke(app, ["bench", *arguments])
+def test_real_workers_and_clusters_are_not_calibrated(arguments, parts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, UsageError)
     for part in parts:
         assert part in str(result.exception)
