@@ -18,6 +18,7 @@ from superinfer.executor.cores import assign_cores
 from superinfer.executor.kv_pools import make_pools
 from superinfer.executor.lifeline import read_settings
 from superinfer.executor.process_name import name_process
+from superinfer.executor.short_slices import SHORT_S, ask_for_slices
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.executor.worker_forks import ForkServer
 
@@ -45,6 +46,7 @@ def main() -> int:
         forks.start()  # it imports what workers need while this process imports what it needs itself
     from superinfer.executor.engine import Engine
 
+    ask_for_slices(SHORT_S)  # its sockets' threads as well
     engine = Engine(
         config,
         engine_endpoint(options.directory),

@@ -26,6 +26,7 @@ from superinfer.executor.lean_torch import lean_torch_import
 from superinfer.executor.lifeline import die_with_parent, read_settings
 from superinfer.executor.process_name import name_process
 from superinfer.executor.runtime.thread_affinity import pin_threads
+from superinfer.executor.short_slices import SHORT_S, ask_for_slices
 from superinfer.executor.worker_messages import (
     WorkerFailed,
     WorkerGreeting,
@@ -111,9 +112,11 @@ def run_worker(endpoint: str, runner_path: str) -> int:
 
     # Connecting starts ZeroMQ's own thread. It has to precede the pinning, so that this thread stays free
     # to run on any core: on the worker's alone a result may have to wait there for the next step to end.
+    ask_for_slices(SHORT_S)
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
     socket.connect(endpoint)
+    ask_for_slices(0.0)
     greeting: WorkerGreeting
     runner: Runner | None = None
     gc.disable()  # loading makes objects that all stay: looking for garbage among them only takes time

@@ -1,6 +1,6 @@
 """A reserved decode stream beside a bandwidth hog on the other core: its tokens' gaps, with and without the ledger.
 
-    python tests/benchmarks/reservation.py [--model NAME] [--reserve GB_PER_S] [--tokens 160] [--rounds 3] [--json]
+    python tests/benchmarks/reservation.py [--model NAME] [--reserve GB_PER_S] [--tokens 160] [--rounds 9] [--dtype float32]
 
 One engine with two domains, one core each, on one memory bus. The stream runs alone, then beside the hog with its
 reservation, then beside the hog without one; rounds alternate so that a busy machine touches all alike. The hog is best
@@ -131,7 +131,8 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--reserve", type=float, default=None, help="GB/s; 85 %% of what can be reserved by default")
     parser.add_argument("--tokens", type=int, default=160)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     total = ensure_bandwidth()
@@ -143,7 +144,8 @@ def main() -> int:
     ]
     config = EngineConfig(
         model_dir=str(source.directory),
-        profile_path=str(ensure_profile(source, "auto", random_weights=False, console=err)),
+        profile_path=str(ensure_profile(source, options.dtype, random_weights=False, console=err)),
+        dtype=options.dtype,
         domains=2,
         kv_cache_bytes=256 * 2**20,
         contracts=contracts,
