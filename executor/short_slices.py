@@ -41,4 +41,4 @@ def ask_for_slices(slice_s: float) -> bool:
     attributes = _Attributes(
         size=ctypes.sizeof(_Attributes), nice=os.getpriority(os.PRIO_PROCESS, 0), runtime_ns=round(1e9 * slice_s)
     )
-    return ctypes.CDLL(None).syscall(number, 0, ctypes.byref(attributes), 0) == 0
+    return bool(ctypes.CDLL(None).syscall(number, 0, ctypes.byref(attributes), 0) == 0)

@@ -1,6 +1,6 @@
 """A reserved decode stream beside a bandwidth hog on the other core: its tokens' gaps, with and without the ledger.
 
-    python tests/benchmarks/reservation.py [--model NAME] [--reserve GB_PER_S] [--tokens 160] [--rounds 9] [--dtype float32]
+    python tests/benchmarks/reservation.py [--model NAME] [--reserve GB_PER_S] [--rounds 9] [--dtype float32] [--json]
 
 One engine with two domains, one core each, on one memory bus. The stream runs alone, then beside the hog with its
 reservation, then beside the hog without one; rounds alternate so that a busy machine touches all alike. The hog is best
