@@ -317,10 +317,12 @@ class Engine:
         assert self._scheduler is not None
         self._limits.hold(worker.pid, None)
         worker.fail()
+        domain = self._scheduler.domains[worker.domain_id]
+        held = [*domain.running, *domain.rotated]
         moved, outputs = self._scheduler.domain_failed(worker.domain_id, now, isolates=isolates)
         self._hub.deliver(outputs, now)
         if moved:
-            self._recoveries.append(Recovery(worker.domain_id, now))
+            self._recoveries.append(Recovery(worker.domain_id, now, held))
         self._announce(worker, "down", now, moved_requests=moved, detail=detail)
 
     def _look_at_devices(self) -> None:

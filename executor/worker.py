@@ -110,8 +110,9 @@ def run_worker(endpoint: str, runner_path: str) -> int:
     die_with_parent()
     name_process(f"superinfer:w{config.domain_id}")
 
-    # Connecting starts ZeroMQ's own thread. It has to precede the pinning, so that this thread stays free
-    # to run on any core: on the worker's alone a result may have to wait there for the next step to end.
+    # Connecting starts ZeroMQ's own thread, which is to run at once when there is something to pass on. It has to
+    # precede the pinning, so that this thread stays free to run on any core: on the worker's alone a result may have to
+    # wait there for the next step to end.
     ask_for_slices(SHORT_S)
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)

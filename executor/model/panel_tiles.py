@@ -131,8 +131,8 @@ def tile_product(
     """out[t, :16 · panels] = x[t] · `panels` panels of one `kind` at `weight`, `panel_bytes` apart, for t < tokens.
 
     x (tokens, inputs) and out (tokens, columns) are float32 rows. Each step also prefetches as many bytes as it reads
-    of the weight, from `ahead` onwards, which moves by `ahead_step` bytes a step; or of several panels on some CPUs
-    NEAR_BYTES further on in each.
+    of the weight (of a wide tile half as many) from `ahead` onwards, which moves by `ahead_step` bytes a step; or of
+    several panels on some CPUs NEAR_BYTES further on in each.
     """
     count, group, of_kind = literals(tokens, panels, kind)
     signature = types.void(*[ADDRESS] * 8, tokens, panels, kind)

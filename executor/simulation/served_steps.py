@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from superinfer.contracts.errors import UsageError
 from superinfer.executor.journal import Observed
 from superinfer.executor.simulation.hindsight import JournalWalk
 from superinfer.profiler.latency_model import LatencyModel
@@ -12,12 +13,17 @@ from superinfer.scheduler.domain import InFlightStep
 
 
 class ServedSteps(JournalWalk):
-    """Every step of a journal by domain, in order. Raises UsageError where it is none, or was not kept to its end."""
+    """Every step of a journal by domain, in order. Raises UsageError where it is none or cannot be gone through."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.of_domain: dict[str, list[ServedStep]] = {}
-        self.run()
+        try:
+            self.run()
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
+        except (KeyError, ValueError, AssertionError) as error:
+            raise UsageError(f"{path}: is damaged: its calls do not follow from each other ({error!r})") from None
 
     def on_step(self, entry: Observed, step: InFlightStep, model: LatencyModel) -> None:
         """As JournalWalk.on_step."""

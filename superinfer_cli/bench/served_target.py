@@ -24,9 +24,7 @@ def as_served(target: SimulationTarget, folders: Sequence[Path], policy: str = "
     The scheduler is told what the profile says, and has to learn the rest as it does in service; load and bounds stay
     those of the profile, too. UsageError where a folder has no journal, or is of another model, precision or device.
     """
-    if target.kinds:
-        raise UsageError(f"{FLAG}: domains of several kinds cannot be calibrated; leave out --domain-kind")
-    runs = [run for folder in folders for run in _served(folder, target, policy)]
+    runs = [run for folder in dict.fromkeys(map(Path.resolve, folders)) for run in _served(folder, target, policy)]
     try:
         speed = served_speed(target.latency_model, runs)
     except ValueError as error:
@@ -48,12 +46,20 @@ def _served(folder: Path, target: SimulationTarget, policy: str) -> list[list[Se
     """The steps of a run folder, by policy and domain."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        was = [summary[key] for key in ("model", "weight_dtype", "device")]
+        was = [str(summary[key]) for key in ("model", "dtype", "weight_dtype", "device")]
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"{FLAG} {folder}: is not the run folder of a bench") from None
-    if was != (wanted := [target.model, target.weight_dtype or target.dtype, target.device]):
-        raise UsageError(f"{FLAG} {folder}: is a run of {', '.join(map(str, was))}; expected {', '.join(wanted)}")
+    if was != (wanted := [target.model, target.dtype, target.weight_dtype or target.dtype, target.device]):
+        raise UsageError(f"{FLAG} {folder}: is a run of {_named(was)}; expected one of {_named(wanted)}")
     journals = sorted(folder.glob(JOURNALS.replace("*", policy)))
     if not journals:
         raise UsageError(f"{FLAG} {folder}: has no journal; a real bench keeps one with --journal")
-    return [run for journal in journals for run in ServedSteps(journal).of_domain.values()]
+    try:
+        return [run for journal in journals for run in ServedSteps(journal).of_domain.values()]
+    except UsageError as error:
+        raise UsageError(f"{FLAG} {error}") from None
+
+
+def _named(run: Sequence[str]) -> str:
+    model, dtype, weight_dtype, device = run
+    return f"{model} in {dtype} ({weight_dtype} weights) on {device}"

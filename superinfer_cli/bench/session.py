@@ -47,6 +47,10 @@ def run_bench(options: BenchOptions) -> BenchResult:
         raise UsageError("--journal: keeps what an engine's scheduler was told; it has no meaning with --simulate")
     if options.calibrate_from and not options.simulate:
         raise UsageError("--calibrate-from: is for simulated devices; it needs --simulate")
+    if options.calibrate_from and options.kinds:
+        raise UsageError("--calibrate-from: domains of several kinds cannot be calibrated; leave out --domain-kind")
+    if folder.resolve() in map(Path.resolve, options.calibrate_from):
+        raise UsageError(f"--out {folder}: is a run to calibrate from, which would be replaced; name another folder")
     if options.simulate:
         return BenchResult(*run_simulated_bench(options, scenario, folder), engine_error=None)
     plan = make_plan(options, scenario)

@@ -19,7 +19,6 @@ from superinfer.executor.simulation.events import Hardware
 from superinfer.executor.simulation.step_loop import StepLoop
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
-from superinfer.scheduler.domain_kind import DomainKind
 from superinfer.scheduler.request import Request, SamplingParams
 
 SPEC = DomainSpec("0", 400)
@@ -75,22 +74,34 @@ def test_devices_take_what_steps_took_while_the_scheduler_is_told_what_the_profi
     assert served.latency_model is model
     assert served.device_model is not None
     wanted = model.at_levels(1.4, 0.8)
-    assert served.device_model.launch_s == pytest.approx(wanted.launch_s, rel=1e-3)
-    assert served.device_model.linear_s(100) == pytest.approx(wanted.linear_s(100), rel=1e-3)
-    assert served.sigma < 0.001
+    assert served.device_model.launch_s == pytest.approx(wanted.launch_s, rel=0.02)
+    assert served.device_model.linear_s(100) == pytest.approx(wanted.linear_s(100), rel=0.02)
+    assert served.sigma < 0.01
     assert served.origin["calibrated_from"] == [str(folder)]
-    assert served.origin["served_speed"]["memory"] == pytest.approx(1.4, rel=1e-3)
+    assert as_served(target, [folder, folder]).origin["served_speed"] == served.origin["served_speed"]
+    assert served.origin["served_speed"]["memory"] == pytest.approx(1.4, rel=0.02)
 
 
 def test_what_cannot_calibrate_is_one_clear_error(tmp_path, model, target):
     folder = run_folder(tmp_path / "run", model, model)
-    with pytest.raises(UsageError, match="is a run of tiny, float32, some CPU; expected tiny, int8, some CPU"):
+    was = r"is a run of tiny in float32 \(float32 weights\) on some CPU; expected one of tiny in "
+    with pytest.raises(UsageError, match=was + r"float32 \(int8 weights\) on some CPU"):
         as_served(replace(target, weight_dtype="int8"), [folder])
+    with pytest.raises(UsageError, match=was + r"bfloat16 \(float32 weights\)"):
+        as_served(replace(target, dtype="bfloat16", weight_dtype="float32"), [folder])
     with pytest.raises(UsageError, match=r"--calibrate-from .*nowhere: is not the run folder of a bench"):
         as_served(target, [tmp_path / "nowhere"])
-    with pytest.raises(UsageError, match="domains of several kinds cannot be calibrated"):
-        as_served(replace(target, kinds=(DomainKind("int8", model),)), [folder])
     journal = folder / "journal-fcfs.jsonl"
+    whole = journal.read_bytes()
+    journal.write_bytes(
+        whole.replace(b'"domain_id":"0"', b'"domain_id":"7"', 9).replace(b'"domain_id":"7"', b'"domain_id":"0"', 1)
+    )
+    with pytest.raises(UsageError, match=r"--calibrate-from .*journal-fcfs.jsonl: is damaged"):
+        as_served(target, [folder])
+    journal.write_bytes(whole + b'{"type":"Changed","now":1e9,"what":"domain 0 died"}\n')
+    with pytest.raises(UsageError, match=r"--calibrate-from .*journal-fcfs.jsonl: .*domain 0 died"):
+        as_served(target, [folder])
+    journal.write_bytes(whole)
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:60]))
     with pytest.raises(UsageError, match="steps say too little of a device's speed"):
         as_served(target, [folder])
@@ -103,6 +114,14 @@ def test_what_cannot_calibrate_is_one_clear_error(tmp_path, model, target):
     ("arguments", "parts"),
     [
         (["bench", "--calibrate-from", "."], ["--calibrate-from", "needs --simulate"]),
+        (
+            ["bench", "--simulate", "--domain-kind", "int8=1", "--calibrate-from", "."],
+            ["several kinds", "--domain-kind"],
+        ),
+        (
+            ["bench", "--simulate", "--force", "--out", "run", "--calibrate-from", "run"],
+            ["--out run", "another folder"],
+        ),
         (
             ["bench", "--simulate", "--topology", "h100-4x8", "--calibrate-from", "."],
             ["--calibrate-from", "--topology"],
