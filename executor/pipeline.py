@@ -17,6 +17,7 @@ PLANNING_S = 0.0006
 """What planning a step and sending it off usually take, for whoever runs the engine's clock ahead."""
 STEP_GAP_S = 0.0002
 """Between two steps of a worker, the later one being in its queue already; late plans included, on average."""
+USUAL_LEAD_S = LEAD_S + LEAD_PLANS * PLANNING_S
 
 HANG_S = 30.0
 HANG_FACTOR = 20.0

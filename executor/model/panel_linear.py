@@ -89,7 +89,7 @@ def panel_linear_kernel(kind: int) -> Callable[[Any, Any, Any], None]:
     bfloat16 as uint16; out (tokens, padded columns) float32.
     """
     element = ELEMENT_BYTES[kind]
-    widens_at_all = kind == INT8 or (WIDE and kind == BFLOAT16)
+    may_meet_floats = WIDE or kind == INT8
 
     @kernel
     def panel_linear(x: Any, weight: Any, out: Any) -> None:
@@ -111,7 +111,8 @@ def panel_linear_kernel(kind: int) -> Callable[[Any, Any, Any], None]:
         # Each tile prefetches its share of the next panels.
         ahead_step = group * INPUT_STEP * PANEL_COLUMNS * element // max(tiles, 1)
         ahead_share = group_bytes // max(tiles, 1)
-        widens = widens_at_all and tokens > WIDEN_ABOVE
+        meets_floats = may_meet_floats and tokens > WIDEN_ABOVE
+        widens = meets_floats and kind != FLOAT32
         floats = np.empty(group * PANEL_COLUMNS * inputs + LINE_BYTES // 4 if widens else 0, np.float32)
         widened = (floats.ctypes.data + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
         panel = weight.ctypes.data
@@ -123,11 +124,12 @@ def panel_linear_kernel(kind: int) -> Callable[[Any, Any, Any], None]:
                     narrow, wide = panel + g * stride, widened + 4 * g * PANEL_COLUMNS * inputs
                     if kind == INT8:
                         widen_panel(narrow, inputs, wide)
-                    elif WIDE and kind == BFLOAT16:
+                    elif kind == BFLOAT16:
                         widen_inputs(narrow, 0, wide, inputs, BFLOAT16)
             for i in range(tiles):
                 size = smaller + 1 if i < larger_tiles else smaller
-                if (widens_at_all or WIDE) and tokens > WIDEN_ABOVE:
+                # Sizes are written out: a tile's is part of its code.
+                if meets_floats:
                     floats_at = widened if widens else panel
                     widened_tile(source, inputs, floats_at, target, columns, ahead, ahead_step, size)
                 elif size == 6:

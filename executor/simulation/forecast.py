@@ -109,8 +109,7 @@ class _Clock:
         # As they are now: what is run ahead teaches nothing.
         self._speeds = {each: replace(scheduler.speeds.outlook[each]) for each in scheduler.domains}
         self._arrivals = arrivals
-        self._overhead_s = pace.gap_s
-        self._lead_s = pace.lead_s
+        self._pace = pace
         self._is_asked: set[str] = set()
         self._given_step_s = step_s
         self._flights: dict[str, deque[tuple[float, float, InFlightStep]]] = {}
@@ -131,7 +130,7 @@ class _Clock:
                 break
             ends = [(flights[0][1], domain_id) for domain_id, flights in self._flights.items() if flights]
             end_s, domain_id = min(ends, default=(math.inf, ""))
-            plan_s = min((end - self._lead_s for end, each in ends if self._may_ask(each)), default=math.inf)
+            plan_s = min((end - self._pace.lead_s for end, each in ends if self._may_ask(each)), default=math.inf)
             if arrival is not None and arrival[0] <= min(plan_s, end_s):
                 self._now = max(arrival[0], self._now)
                 self._scheduler.add(arrival[1], self._now)
@@ -148,7 +147,7 @@ class _Clock:
 
     def _may_ask(self, domain_id: str) -> bool:
         """Whether a domain's next step is to be planned before the one in flight has ended."""
-        return self._lead_s > 0.0 and len(self._flights[domain_id]) == 1 and domain_id not in self._is_asked
+        return self._pace.lead_s > 0.0 and len(self._flights[domain_id]) == 1 and domain_id not in self._is_asked
 
     def _end_step(self, domain_id: str, found: dict[str, Forecast]) -> None:
         begin_s, self._now, step = self._flights[domain_id].popleft()
@@ -161,7 +160,7 @@ class _Clock:
     def _plan(self) -> None:
         """A step for each domain that has none, or whose last one ends so soon."""
         for domain_id, flights in self._flights.items():
-            if flights and not (self._may_ask(domain_id) and flights[0][1] - self._lead_s <= self._now):
+            if flights and not (self._may_ask(domain_id) and flights[0][1] - self._pace.lead_s <= self._now):
                 continue
             if flights:
                 self._is_asked.add(domain_id)
@@ -169,7 +168,7 @@ class _Clock:
                 continue
             domain = self._scheduler.domains[domain_id]
             step = next(reversed(domain.in_flight.values()))
-            begin_s = max(self._now, flights[-1][1] if flights else 0.0) + self._overhead_s
+            begin_s = max(self._now, flights[-1][1] if flights else 0.0) + self._pace.gap_s
             flights.append((begin_s, begin_s + self._step_s(domain, step, begin_s), step))
 
     def _step_s(self, domain: DomainState, step: InFlightStep, begin_s: float) -> float:

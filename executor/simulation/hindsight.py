@@ -23,7 +23,7 @@ import msgspec
 
 from superinfer.contracts.errors import UsageError
 from superinfer.executor.journal import Added, Begun, Observed, Planned, begin, read_journal, repeat
-from superinfer.executor.pipeline import LEAD_PLANS, LEAD_S, PLANNING_S, STEP_GAP_S
+from superinfer.executor.pipeline import STEP_GAP_S, USUAL_LEAD_S
 from superinfer.executor.simulation.forecast import Arrival, EnginePace, Forecast, forecast
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.domain import InFlightStep
@@ -31,7 +31,7 @@ from superinfer.scheduler.domain import InFlightStep
 MOST_REQUESTS = 300
 """Requests that are asked about where a run has more, evenly spread over it; each takes some ten milliseconds."""
 
-ENGINE_PACE = EnginePace(gap_s=STEP_GAP_S, lead_s=LEAD_S + LEAD_PLANS * PLANNING_S)
+ENGINE_PACE = EnginePace(gap_s=STEP_GAP_S, lead_s=USUAL_LEAD_S)
 
 StepKind = Literal["decode", "prefill", "mixed"]
 

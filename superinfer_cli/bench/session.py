@@ -18,6 +18,7 @@ from superinfer.cli.bench.calibration import calibrate_runs, journal_path
 from superinfer.cli.bench.options import BenchOptions
 from superinfer.cli.bench.plan import Plan, engine_config, make_plan, resolve_scenario
 from superinfer.cli.bench.run import run_policy
+from superinfer.cli.bench.served_target import FLAG
 from superinfer.cli.bench.simulated_session import run_simulated_bench
 from superinfer.cli.domain_kinds import kind_of_each_domain, predicted_kinds
 from superinfer.contracts.errors import EngineError, UsageError
@@ -46,9 +47,9 @@ def run_bench(options: BenchOptions) -> BenchResult:
     if options.simulate and options.journal:
         raise UsageError("--journal: keeps what an engine's scheduler was told; it has no meaning with --simulate")
     if options.calibrate_from and not options.simulate:
-        raise UsageError("--calibrate-from: is for simulated devices; it needs --simulate")
+        raise UsageError(f"{FLAG}: is for simulated devices; it needs --simulate")
     if options.calibrate_from and options.kinds:
-        raise UsageError("--calibrate-from: domains of several kinds cannot be calibrated; leave out --domain-kind")
+        raise UsageError(f"{FLAG}: domains of several kinds cannot be calibrated; leave out --domain-kind")
     if folder.resolve() in map(Path.resolve, options.calibrate_from):
         raise UsageError(f"--out {folder}: is a run to calibrate from, which would be replaced; name another folder")
     if options.simulate:

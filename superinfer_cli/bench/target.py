@@ -134,7 +134,7 @@ def local_target(
     from superinfer.executor.kv_cache import plan_device_blocks
     from superinfer.executor.model.memory import available_memory_bytes
     from superinfer.executor.models.catalog import resolve_model
-    from superinfer.executor.pipeline import LEAD_PLANS, LEAD_S, PLANNING_S, STEP_GAP_S
+    from superinfer.executor.pipeline import STEP_GAP_S, USUAL_LEAD_S
     from superinfer.profiler.store import load_profile
 
     source = resolve_model(model)
@@ -174,7 +174,7 @@ def local_target(
         block_copy_s=0.0,
         restart_s=LOCAL_RESTART_S,
         overhead_s=STEP_GAP_S,
-        lead_s=LEAD_S + LEAD_PLANS * PLANNING_S,
+        lead_s=USUAL_LEAD_S,
         client_s=LOCAL_CLIENT_S,
         max_position=profile.architecture.max_position,
         origin={
