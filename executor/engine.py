@@ -5,6 +5,7 @@ One thread, one loop: it sleeps in a poll until a client, a worker, a worker's d
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 import time
@@ -112,6 +113,7 @@ class Engine:
                 worker.start(now)
             # While the workers load their models.
             warm_up(self._domains.latency_model, self._config.scheduler)
+            gc.freeze()  # what is there by now stays: going through it for garbage would hold steps up for 15 ms
             while not self._stopping:
                 self._wait()
                 self._serve_clients()

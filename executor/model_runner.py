@@ -209,7 +209,7 @@ def _make_cache(config: WorkerConfig, architecture: Architecture, dtype: torch.d
 
 
 def _pace(plan: StepPlan) -> Callable[[float], None] | None:
-    return Pace(plan.paced_s).moved if plan.paced_s > 0.0 else None
+    return Pace(plan.paced_s, plan.pause_s).moved if plan.paced_s > 0.0 or plan.pause_s > 0.0 else None
 
 
 def _weight_source(config: WorkerConfig, architecture: Architecture) -> WeightSource:

@@ -12,11 +12,14 @@ from collections.abc import Callable
 
 
 class Pace:
-    """To be told after each part of a step what share of the step's traffic it was; sleeps until that is due."""
+    """To be told after each part of a step what share of the step's traffic it was; sleeps until that is due, and at
+    first for `pause_s`.
+    """
 
     def __init__(
         self,
         duration_s: float,
+        pause_s: float = 0.0,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -24,8 +27,10 @@ class Pace:
         self._duration_s = duration_s
         self._clock = clock
         self._sleep = sleep
-        self._started_s = clock()
+        self._started_s = clock() + pause_s
         self._share = 0.0
+        if pause_s > 0.0:
+            sleep(pause_s)
 
     def moved(self, share: float) -> None:
         """A part of the step is done that made up `share` of its traffic."""

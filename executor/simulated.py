@@ -98,7 +98,7 @@ class SimulatedDevice:
             if samples:
                 self._sample([step.sequence_id], np.array([slot]), result)
         noise = self._next_noise() * self._drift_factor()
-        result.finished_s += max(self.model.uncorrected_step_s(shape) * noise, plan.paced_s)
+        result.finished_s += plan.pause_s + max(self.model.uncorrected_step_s(shape) * noise, plan.paced_s)
         return result
 
     def next_noise(self) -> FloatArray:

@@ -7,8 +7,9 @@ effort sequences may move in a step, which is what the ledger leaves of the step
 goes first, and one of them always may, so that they get on.
 
 Domains may share a device, as cores share a memory bus: its account is one. A step of best effort alone beside another
-domain's reservation is spread over the time in which the rest of the bandwidth moves what it has to move; domains with
-such steps share that rest evenly.
+domain's reservation is spread over the time in which the rest of the bandwidth moves what it has to move, or less of it
+where that costs the holder more than it can bear (`superinfer.scheduler.interference`); domains with such steps share
+that rest evenly.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from dataclasses import dataclass, field
 from superinfer.contracts.contract import SLOContract
 from superinfer.profiler.latency_model import LatencyModel, StepShape
 from superinfer.scheduler.config import DomainSpec
+from superinfer.scheduler.domain import NOT_PACED, InFlightStep, Pacing
+from superinfer.scheduler.interference import BEARABLE, HeldStep, Interference
 from superinfer.scheduler.ledger import BandwidthLedger, DeviceBandwidth, Priority, Reservation
 from superinfer.scheduler.outputs import Refusal
 from superinfer.scheduler.sequence import SequenceState
+from superinfer.scheduler.steps import StepResult
 
 OPEN_END_S = 60.0
 """How long a reservation lasts for a request without an end-to-end deadline; each that starts renews it."""
@@ -42,6 +46,7 @@ class _Hold:
 
     domain_id: str
     reservation_id: int
+    gb_per_s: float
     members: set[int] = field(default_factory=set)
 
 
@@ -57,6 +62,7 @@ class BandwidthGate:
         self._last_turns: dict[int, int] = {}
         self._turn = 0
         self._paced: dict[str, float] = {}
+        self._interference: dict[str, Interference] = {}
 
     @property
     def is_used(self) -> bool:
@@ -78,6 +84,7 @@ class BandwidthGate:
             device_id = spec.device_id or spec.domain_id
             if device_id not in self.ledger.device_ids:
                 self.ledger.add_device(DeviceBandwidth(device_id, spec.bandwidth_gb_per_s))
+                self._interference[device_id] = Interference(spec.bandwidth_gb_per_s)
             self._specs[spec.domain_id] = spec
 
     def device_of(self, domain_id: str) -> str:
@@ -128,7 +135,7 @@ class BandwidthGate:
             if not isinstance(granted, Reservation):
                 return
             members = set() if hold is None else hold.members
-            hold = self._holds[key] = _Hold(domain_id, granted.reservation_id, members)
+            hold = self._holds[key] = _Hold(domain_id, granted.reservation_id, wanted, members)
         hold.members.add(sequence.sequence_id)
         self._hold_of[sequence.sequence_id] = key
 
@@ -147,6 +154,8 @@ class BandwidthGate:
     def domain_failed(self, domain_id: str, now: float) -> None:
         """Nothing runs on a domain any more, so that nothing is reserved there."""
         self._paced.pop(domain_id, None)
+        if domain_id in self._specs:
+            self._interference_of(domain_id).failed(domain_id)
         for key in [key for key, hold in self._holds.items() if hold.domain_id == domain_id]:
             hold = self._holds.pop(key)
             self.ledger.release(hold.reservation_id, now)
@@ -165,7 +174,7 @@ class BandwidthGate:
         if spec is None or not self.is_reserved(domain_id, now):
             return []
         if not any(hold.domain_id == domain_id for hold in self._holds.values()):
-            return []  # nobody here to hold back for; `paced_s` sees to other domains
+            return []  # nobody here to hold back for; `pacing` sees to other domains
         shape = StepShape()
         best_effort: list[SequenceState] = []
         for sequence in running:
@@ -188,29 +197,55 @@ class BandwidthGate:
             self._last_turns[sequence.sequence_id] = self._turn
         return back
 
-    def paced_s(
+    def pacing(
         self,
         domain_id: str,
         members: Iterable[SequenceState],
         shape: StepShape,
         model: LatencyModel,
         now: float,
-    ) -> float:
-        """Seconds over which a step has to spread what it moves; 0 where it holds more than best effort.
+    ) -> Pacing:
+        """How a step gives way to what is reserved beside it; not at all where it holds more than best effort.
 
-        Reading the weights and its context, at the rate that reservations leave.
+        It reads the weights and its context, at the rate that reservations leave.
         """
         spec = self._specs[domain_id]
         if not shape.tokens or not all(is_unreserved(each.contract) for each in members):
             self._paced.pop(domain_id, None)
-            return 0.0
+            return NOT_PACED
         step_s = model.step_s(shape)
         self._paced[domain_id] = now
-        moved_gb = (spec.weight_bytes + spec.kv_bytes_per_token * (shape.decode_context + shape.tokens)) / 1e9
-        left_gb = self._rest_gb(domain_id, now, step_s)
-        if moved_gb <= left_gb:
-            return 0.0
-        return step_s * moved_gb / left_gb if left_gb > 0.0 else MOST_PACED_S
+        interference = self._interference_of(domain_id)
+        moved_gb = _moved_gb(spec, shape)
+        left_gb = self._share_gb(domain_id, now, step_s)
+        paced_s = 0.0
+        if moved_gb > left_gb:
+            paced_s = step_s * moved_gb / left_gb if left_gb > 0.0 else MOST_PACED_S
+        pacing = Pacing(paced_s, interference.pause_s(now), moved_gb)
+        interference.planned(domain_id, now + pacing.pause_s + max(paced_s, step_s))
+        return pacing
+
+    def observed(self, step: InFlightStep, result: StepResult, model: LatencyModel, now: float) -> None:
+        """A step is over: what best effort moved, or how long one took that it may have been beside."""
+        domain_id, shape = result.domain_id, step.shape
+        spec = self._specs.get(domain_id)
+        if spec is None:
+            return
+        if step.pacing.moved_gb:
+            began_s = result.started_s + step.pacing.pause_s
+            self._interference_of(domain_id).moved(domain_id, began_s, result.finished_s, step.pacing.moved_gb)
+            return
+        holds = (each for each in self._holds.values() if each.domain_id == domain_id)
+        reserved = math.fsum(each.gb_per_s for each in holds if self.ledger.is_held(each.reservation_id, now))
+        # What computes more than it reads says little of the memory.
+        if not reserved or shape.chunks or not shape.decodes or result.duration_s <= 0.0:
+            return
+        interference = self._interference_of(domain_id)
+        expected_s = model.uncorrected_step_s(shape)
+        own_gb_per_s = _moved_gb(spec, shape) / (expected_s * math.exp(interference.usual(domain_id)))
+        bearable = max(BEARABLE, math.log(max(own_gb_per_s, reserved) / reserved))
+        surprise = math.log(result.duration_s / expected_s)
+        interference.held(HeldStep(domain_id, result.started_s, result.finished_s, surprise, bearable))
 
     def left_gb_per_s(self, domain_id: str, now: float) -> float | None:
         """The rate that reservations leave a domain whose last step was best effort alone; None where none is kept
@@ -218,16 +253,28 @@ class BandwidthGate:
         """
         if domain_id not in self._paced or not self.is_reserved(domain_id, now):
             return None
-        return self._rest_gb(domain_id, now, _AN_INSTANT_S) / _AN_INSTANT_S
+        return self._share_gb(domain_id, now, _AN_INSTANT_S) / _AN_INSTANT_S
+
+    def _share_gb(self, domain_id: str, now: float, step_s: float) -> float:
+        """GB that best effort of one domain may move in a step that starts now: its share of what holders can bear."""
+        cap_gb = step_s * self._interference_of(domain_id).cap_gb_per_s
+        return min(self._rest_gb(domain_id, now, step_s), cap_gb / self._sharing(domain_id, now))
 
     def _rest_gb(self, domain_id: str, now: float, step_s: float) -> float:
-        """GB that best effort of one domain may move in a step that starts now: its share of what nobody reserved."""
-        device_id = self.device_of(domain_id)
-        sharing = {domain_id}
+        """Its share of what nobody reserved, in GB."""
+        rest_gb = self.ledger.best_effort_gb(self.device_of(domain_id), now, now + step_s)
+        return rest_gb / self._sharing(domain_id, now)
+
+    def _sharing(self, domain_id: str, now: float) -> int:
+        """Among how many domains, itself included, the rest of its device is divided."""
+        device_id, sharing = self.device_of(domain_id), {domain_id}
         for other, paced_at in self._paced.items():
             if self.device_of(other) == device_id and now - paced_at < SHARES_S:
                 sharing.add(other)
-        return self.ledger.best_effort_gb(device_id, now, now + step_s) / len(sharing)
+        return len(sharing)
+
+    def _interference_of(self, domain_id: str) -> Interference:
+        return self._interference[self.device_of(domain_id)]
 
     def reserved_gb_per_s(self, now: float) -> dict[str, dict[str, float]]:
         """What each contract holds of each domain, for metrics."""
@@ -249,6 +296,11 @@ class BandwidthGate:
 def is_unreserved(contract: SLOContract) -> bool:
     """Whether requests of a contract take what is left: no bounds, and no bandwidth of their own."""
     return contract.is_best_effort and not _wanted(contract)
+
+
+def _moved_gb(spec: DomainSpec, shape: StepShape) -> float:
+    """What a step reads and writes: the weights, and keys and values of its context and of its own tokens."""
+    return (spec.weight_bytes + spec.kv_bytes_per_token * (shape.decode_context + shape.tokens)) / 1e9
 
 
 def _wanted(contract: SLOContract) -> float:

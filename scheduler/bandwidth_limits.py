@@ -1,10 +1,11 @@
-"""What reservations of memory bandwidth mean for one step: who has to wait, who holds back, how long it has to take."""
+"""What reservations of memory bandwidth mean for one step: who has to wait, who holds back, how it gives way."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from superinfer.scheduler.bandwidth import BandwidthGate, is_unreserved
+from superinfer.scheduler.domain import NOT_PACED, Pacing
 from superinfer.scheduler.step_builder import StepBuilder
 
 
@@ -22,10 +23,10 @@ def limit_bandwidth(builder: StepBuilder, gate: BandwidthGate) -> None:
     queues.hidden |= hidden
 
 
-def paced_s(builder: StepBuilder, gate: BandwidthGate) -> float:
-    """How long the step has to take at least, so that a reservation beside it is kept."""
+def pacing(builder: StepBuilder, gate: BandwidthGate) -> Pacing:
+    """How the step gives way, so that a reservation beside it is kept."""
     domain_id, now = builder.domain.domain_id, builder.now
     if not gate.is_reserved(domain_id, now):
-        return 0.0
+        return NOT_PACED
     decodes = builder.table.sequences(np.sort(builder.chosen_rows))
-    return gate.paced_s(domain_id, [*decodes, *builder.prefills], builder.shape, builder.model, now)
+    return gate.pacing(domain_id, [*decodes, *builder.prefills], builder.shape, builder.model, now)

@@ -111,14 +111,32 @@ class Batch:
         return Batch.of(table, np.sort(chosen))
 
 
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """How a step gives way to bandwidth that others have reserved: it rests for `pause_s`, then moves `moved_gb` over
+    `paced_s`. All are 0 but for one of nothing but best effort beside a reservation; 0 s is as fast as it can.
+    """
+
+    paced_s: float = 0.0
+    pause_s: float = 0.0
+    moved_gb: float = 0.0
+
+    @property
+    def takes_its_time(self) -> bool:
+        """Whether it is slow on purpose, which says nothing of the device."""
+        return self.paced_s > 0.0 or self.pause_s > 0.0
+
+
+NOT_PACED = Pacing()
+
+
 @dataclass(slots=True)
 class InFlightStep:
     """A step that was planned and not yet observed: its decodes, the sequences that prefill, and of each the tokens
     from `starts` up to `ends`.
 
     `lent` are blocks of other domains that the step reads and nobody holds any more once it is over; `saved_before`
-    says of the sequences that it saves how many tokens had been saved. One that is `paced` takes its time on purpose,
-    which says nothing of the device.
+    says of the sequences that it saves how many tokens had been saved. `pacing` is how it gives way to reservations.
     """
 
     step_id: int
@@ -131,7 +149,7 @@ class InFlightStep:
     rotated_in: list[int]
     lent: list[int]
     saved_before: dict[int, int]
-    paced: bool = False
+    pacing: Pacing = NOT_PACED
 
 
 @dataclass(slots=True, eq=False)

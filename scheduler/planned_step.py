@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from superinfer.scheduler.domain import Batch, InFlightStep
+from superinfer.scheduler.domain import Batch, InFlightStep, Pacing
 from superinfer.scheduler.step_builder import StepBuilder
 from superinfer.scheduler.steps import StepPlan
 
 
-def send_off(builder: StepBuilder, paced_s: float) -> StepPlan:
-    """The plan of a complete step, which is in flight on its domain from now on; it takes at least `paced_s`."""
+def send_off(builder: StepBuilder, pacing: Pacing) -> StepPlan:
+    """The plan of a complete step, which is in flight on its domain from now on."""
     domain = builder.domain
     batch, table, chosen = domain.batch, builder.table, builder.chosen_rows
     batch = domain.batch = Batch.of(table, np.sort(chosen)) if batch is None else batch.after(table, chosen)
@@ -27,8 +27,9 @@ def send_off(builder: StepBuilder, paced_s: float) -> StepPlan:
         decodes=batch.sequence_ids,
         decode_blocks=builder.decode_blocks,
         sequences=builder.chunks,
-        predicted_s=max(builder.step_s, paced_s),
-        paced_s=paced_s,
+        predicted_s=pacing.pause_s + max(builder.step_s, pacing.paced_s),
+        paced_s=pacing.paced_s,
+        pause_s=pacing.pause_s,
     )
     domain.finished = []
     domain.next_step_id += 1
@@ -43,6 +44,6 @@ def send_off(builder: StepBuilder, paced_s: float) -> StepPlan:
         rotated_in=[rotation.sequence_id for rotation in builder.rotate_in_list],
         lent=builder.lent,
         saved_before=builder.saved_before,
-        paced=paced_s > 0.0,
+        pacing=pacing,
     )
     return plan

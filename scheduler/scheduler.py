@@ -17,13 +17,13 @@ from superinfer.profiler.latency_model import LatencyModel
 from superinfer.scheduler.accounts import Accounts
 from superinfer.scheduler.admission import AdmissionControl
 from superinfer.scheduler.bandwidth import BandwidthGate
-from superinfer.scheduler.bandwidth_limits import limit_bandwidth, paced_s
+from superinfer.scheduler.bandwidth_limits import limit_bandwidth, pacing
 from superinfer.scheduler.blocks import KVMemory
 from superinfer.scheduler.columns import SequenceTable
 from superinfer.scheduler.commit import commit_tokens
 from superinfer.scheduler.config import DomainSpec, SchedulerConfig
 from superinfer.scheduler.contract_book import ContractBook
-from superinfer.scheduler.domain import DomainState
+from superinfer.scheduler.domain import NOT_PACED, DomainState
 from superinfer.scheduler.domain_kind import DomainKind, speed_rank
 from superinfer.scheduler.failover import state_of_ready, vacate
 from superinfer.scheduler.fault_map import DomainAssignment
@@ -243,7 +243,7 @@ class Scheduler:
         moves = builder.rotate_out_list or builder.rotate_in_list or builder.saves or builder.partial_saves
         if not (builder.steps or domain.finished or moves):
             return None
-        plan = send_off(builder, 0.0 if gate is None else paced_s(builder, gate))
+        plan = send_off(builder, NOT_PACED if gate is None else pacing(builder, gate))
         self._steps += 1
         return plan
 
@@ -264,8 +264,10 @@ class Scheduler:
             for sequence, end in zip(step.prefills, step.ends, strict=True):
                 if sequence.domain is domain:
                     share(sequence, domain, end, self.config.block_size)
-        if step.shape.tokens and not step.paced:
+        if step.shape.tokens and not step.pacing.takes_its_time:
             self.speeds.learn(result.domain_id, step.shape, result.duration_s)
+        if self.bandwidth.is_used or step.pacing is not NOT_PACED:
+            self.bandwidth.observed(step, result, self.ground_of(result.domain_id).model, now)
         taken = commit_tokens(self.table, self._by_sequence, step.batch, result, now)
         if not taken.token_ids:
             return []

@@ -63,8 +63,8 @@ class StepPlan(msgspec.Struct, kw_only=True):
     blocks in `partial_saves` only the slots from the third number to before the fourth are saved: the others are
     already, or are empty.
 
-    With `paced_s` the step takes at least so long, its memory traffic spread over it: best effort beside reserved
-    bandwidth.
+    With `paced_s` the step takes at least so long, its memory traffic spread over it, and before that it waits for
+    `pause_s`: best effort beside reserved bandwidth.
     """
 
     domain_id: str
@@ -82,6 +82,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     predicted_s: float = 0.0
     affinity_mask: int = 0
     paced_s: float = 0.0
+    pause_s: float = 0.0
 
     @property
     def token_count(self) -> int:

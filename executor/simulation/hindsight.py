@@ -93,7 +93,7 @@ class JournalWalk:
     def _look_at(self, entry: Observed) -> None:
         result = entry.result
         step = self.scheduler.domains[result.domain_id].in_flight.get(result.step_id)
-        if step is not None and step.shape.tokens and not step.paced:
+        if step is not None and step.shape.tokens and not step.pacing.takes_its_time:
             self.scheduler.speeds.speak_for(result.domain_id)
             self.on_step(entry, step, self.scheduler.speeds.model_of(result.domain_id))
         self.began_s[result.domain_id] = result.finished_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
@@ -58,6 +59,8 @@ async def _drive(engine: EngineProcess, policy: str, load: Load) -> RunResult:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, stop.set)
+    gc.collect()
+    gc.freeze()  # going through all that was imported for garbage would keep requests from being sent in time
     try:
         if load.warmup:
             await LoadGenerator(client, load.warmup, stop=stop).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import stat
@@ -325,6 +326,7 @@ def run(
                 soft_wrap=True,
             )
 
+        gc.freeze()  # what is there by now stays: going through it for garbage would hold every stream up for 100 ms
         try:
             stopped = await run_server(
                 app,

@@ -23,10 +23,11 @@ from superinfer.cli.bandwidth import ensure_bandwidth
 from superinfer.cli.console import err
 from superinfer.cli.profile import ensure_profile
 from superinfer.contracts.contract import ResourceConstraints, SLOContract
+from superinfer.contracts.errors import EngineError
 from superinfer.executor.client import EngineClient
 from superinfer.executor.config import EngineConfig
 from superinfer.executor.launch import EngineProcess
-from superinfer.executor.messages import Tokens
+from superinfer.executor.messages import Finished, Tokens
 from superinfer.executor.models.catalog import resolve_model
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.fault_map import HomeAndBackup
@@ -72,6 +73,8 @@ class Hog:
             ):
                 if isinstance(event, Tokens):
                     self.tokens += len(event.token_ids)
+                elif not isinstance(event, Finished) or event.error:
+                    raise EngineError(f"the hog has ended: {event}")
 
     def stop(self) -> None:
         self._stop = True

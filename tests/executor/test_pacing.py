@@ -39,3 +39,13 @@ def test_a_step_that_is_slower_by_itself_sleeps_not_at_all() -> None:
         time.now += 0.05
         pace.moved(0.25)
     assert time.now == pytest.approx(5.2)
+
+
+def test_a_step_that_pauses_first_has_all_of_its_time_after_that() -> None:
+    time = Time()
+    pace = Pace(0.1, 0.05, clock=time.clock, sleep=time.sleep)
+    assert time.now == pytest.approx(5.05)
+    pace.moved(1.0)
+    assert time.now == pytest.approx(5.15)
+    Pace(0.0, 0.05, clock=time.clock, sleep=time.sleep).moved(1.0)
+    assert time.now == pytest.approx(5.2)
