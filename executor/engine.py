@@ -156,7 +156,9 @@ class Engine:
         wake_s = math.inf
         for worker in self._workers:
             if worker.process is not None:
-                poller.register(worker.process.socket, zmq.POLLIN)
+                if (waits_for := worker.process.waits_for()) is not None:
+                    descriptor, writes = waits_for
+                    poller.register(descriptor, zmq.POLLIN | (zmq.POLLOUT if writes else 0))
                 poller.register(worker.process.sentinel, zmq.POLLIN)
             wake_s = min(wake_s, self._next_timer_s(worker))
         wake_s = min(wake_s, self._devices.next_look_s)

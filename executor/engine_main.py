@@ -18,7 +18,7 @@ from superinfer.executor.cores import assign_cores
 from superinfer.executor.kv_pools import make_pools
 from superinfer.executor.lifeline import read_settings
 from superinfer.executor.process_name import name_process
-from superinfer.executor.short_slices import PLAN_S, SHORT_S, ask_for_slices
+from superinfer.executor.time_slices import SHORT_S, ask_for_slices
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.executor.worker_forks import ForkServer
 
@@ -56,7 +56,6 @@ def main() -> int:
         kv_pools=kv_pools,
         forks=forks,
     )
-    ask_for_slices(PLAN_S)
     try:
         return engine.run()
     finally:

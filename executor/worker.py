@@ -1,6 +1,6 @@
 """The process of one fault domain: loads the model on its own cores, then runs one step plan after the other.
 
-Forked by the fork server, or `python -m superinfer.executor.worker --endpoint ipc://… --runner module:Class`, with a
+Forked by the fork server, or `python -m superinfer.executor.worker --endpoint PATH --runner module:Class`, with a
 WorkerConfig as msgpack on standard input. Plans that arrive while a step runs wait in the socket's queue, so that the
 next step starts at once.
 """
@@ -11,6 +11,7 @@ import argparse
 import gc
 import importlib
 import os
+import socket
 import sys
 import time
 import traceback
@@ -18,15 +19,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
-import zmq
 
 from superinfer.contracts.errors import ResourceError
 from superinfer.executor.config import WorkerConfig
+from superinfer.executor.frames import FrameSocket
 from superinfer.executor.lean_torch import lean_torch_import
 from superinfer.executor.lifeline import die_with_parent, read_settings
 from superinfer.executor.process_name import name_process
 from superinfer.executor.runtime.thread_affinity import pin_threads
-from superinfer.executor.short_slices import SHORT_S, ask_for_slices
+from superinfer.executor.time_slices import LONG_S, ask_for_slices
 from superinfer.executor.worker_messages import (
     WorkerFailed,
     WorkerGreeting,
@@ -40,8 +41,6 @@ DEFAULT_RUNNER = "superinfer.executor.model_runner:ModelRunner"
 
 STOP = b""
 """The frame that ends a worker; every other frame is a StepPlan."""
-
-_FLUSH_MS = 2000
 
 
 class Runner(Protocol):
@@ -77,11 +76,11 @@ def pin_to_cores(cores: list[int]) -> None:
         raise ResourceError(f"cores {cores}: {error.strerror}; this process may use {usable}") from error
 
 
-def run_steps(runner: Runner, socket: zmq.Socket[bytes], domain_id: str) -> bool:
-    """Run plans until the engine says stop; False where a step failed: the runner's state is then unknown."""
+def run_steps(runner: Runner, frames: FrameSocket, domain_id: str) -> bool:
+    """Run plans until the engine says stop or ends; False where a step failed: the runner's state is then unknown."""
     decoder = msgspec.msgpack.Decoder(StepPlan)
     encoder = msgspec.msgpack.Encoder()
-    while (frame := socket.recv()) != STOP:
+    while frame := frames.receive():
         plan = decoder.decode(frame)
         started_s = time.monotonic()
         try:
@@ -95,14 +94,15 @@ def run_steps(runner: Runner, socket: zmq.Socket[bytes], domain_id: str) -> bool
                 finished_s=time.monotonic(),
                 error=error_message(error),
             )
-        socket.send(encoder.encode(result))
+        frames.send(encoder.encode(result))
         if result.error is not None:
             return False
     return True
 
 
 def run_worker(endpoint: str, runner_path: str) -> int:
-    """Connect, load, greet, run; the exit code is 1 where the worker could not start or a step failed.
+    """Connect to the socket at `endpoint`, load, greet, run; the exit code is 1 where the worker could not start, or
+    where a step failed.
 
     The WorkerConfig comes on standard input, the lifeline.
     """
@@ -110,14 +110,10 @@ def run_worker(endpoint: str, runner_path: str) -> int:
     die_with_parent()
     name_process(f"superinfer:w{config.domain_id}")
 
-    # Connecting starts ZeroMQ's own thread, which is to run at once when there is something to pass on. It has to
-    # precede the pinning, so that this thread stays free to run on any core: on the worker's alone a result may have to
-    # wait there for the next step to end.
-    ask_for_slices(SHORT_S)
-    context = zmq.Context()
-    socket = context.socket(zmq.PAIR)
-    socket.connect(endpoint)
-    ask_for_slices(0.0)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(endpoint)
+    frames = FrameSocket(connection, waits=True)
+    ask_for_slices(LONG_S)  # threads that libraries start as well
     greeting: WorkerGreeting
     runner: Runner | None = None
     gc.disable()  # loading makes objects that all stay: looking for garbage among them only takes time
@@ -135,9 +131,9 @@ def run_worker(endpoint: str, runner_path: str) -> int:
             traceback.print_exc()
     gc.freeze()  # nor is what is loaded looked through between steps
     gc.enable()
-    socket.send(msgspec.msgpack.encode(greeting))
-    done = runner is not None and run_steps(runner, socket, config.domain_id)
-    context.destroy(linger=_FLUSH_MS)
+    frames.send(msgspec.msgpack.encode(greeting))
+    done = runner is not None and run_steps(runner, frames, config.domain_id)
+    frames.close()
     return 0 if done else 1
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import shutil
+import socket
 import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
-import zmq
 
 from superinfer.contracts.errors import EngineError
 from superinfer.executor.child_process import Child, ChildProcess
 from superinfer.executor.config import WorkerConfig
+from superinfer.executor.frames import FrameSocket
 from superinfer.executor.worker import DEFAULT_RUNNER, STOP
 from superinfer.executor.worker_forks import ForkServer
 from superinfer.executor.worker_messages import WorkerFailed, WorkerGreeting, WorkerReady, rebuild_error
@@ -46,9 +48,8 @@ class WorkerProcess:
         self._forks = forks
         self._child: Child | None = None
         self._directory: Path | None = None
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
-        self.socket.setsockopt(zmq.LINGER, 0)
+        self._listener: socket.socket | None = None
+        self._frames: FrameSocket | None = None
         self._encoder = msgspec.msgpack.Encoder()
         self._greetings = msgspec.msgpack.Decoder(WorkerGreeting)
         self._results = msgspec.msgpack.Decoder(StepResult)
@@ -69,11 +70,22 @@ class WorkerProcess:
         """A file descriptor that becomes readable when the process ends; to be asked for before each poll."""
         return self._process.sentinel
 
+    def waits_for(self) -> tuple[int, bool] | None:
+        """The file descriptor that becomes readable when `try_receive` is due, and whether it is as well when that can
+        be written to; to be asked for before each poll. None once the worker has closed its side.
+        """
+        if self._frames is None:
+            return None if self._listener is None else (self._listener.fileno(), False)
+        return None if self._frames.has_ended else (self._frames.fileno(), self._frames.has_unsent)
+
     def start(self) -> None:
         """Start the process; it loads the model in the background."""
         self._directory = make_socket_directory()
-        endpoint = f"ipc://{self._directory}/worker.sock"
-        self.socket.bind(endpoint)
+        endpoint = f"{self._directory}/worker.sock"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(endpoint)
+        self._listener.listen(1)
+        self._listener.setblocking(False)
         settings = msgspec.msgpack.encode(self.config)
         if self._forks is not None:
             self._child = self._forks.fork(endpoint, settings)
@@ -103,7 +115,7 @@ class WorkerProcess:
         if self.ready is not None:
             return self.ready
         alive = self.is_alive()  # before reading: whatever a dead process sent can be read by now
-        frame = self._receive(0 if alive else 200)
+        frame = self._receive()
         if frame is None:
             if not alive:
                 raise EngineError(f"{self.describe_end()} while it started")
@@ -129,12 +141,12 @@ class WorkerProcess:
         """Queue a plan; a second one may be sent while the first runs. What a dead worker is sent is lost."""
         if self.ready is None:
             raise EngineError(f"the worker of domain {self.config.domain_id} is not ready for a step")
-        with contextlib.suppress(zmq.Again):
-            self.socket.send(self._encoder.encode(plan), zmq.NOBLOCK)
+        assert self._frames is not None
+        self._frames.send(self._encoder.encode(plan))
 
     def try_receive(self) -> StepResult | None:
         """The next step's result if it has come."""
-        frame = self._receive(0)
+        frame = self._receive()
         return None if frame is None else self._results.decode(frame)
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -157,26 +169,38 @@ class WorkerProcess:
     def close(self, timeout_s: float = 2.0) -> None:
         """End the process and remove what it used; safe to call twice."""
         if self._child is not None:
-            if self._child.is_alive() and self.ready is not None and not self.socket.closed:
-                with contextlib.suppress(zmq.Again):
-                    self.socket.send(STOP, zmq.NOBLOCK)
+            if self._child.is_alive() and self.ready is not None and self._frames is not None:
+                self._frames.send(STOP)
                 self._child.wait(timeout_s)
             self._child.close(timeout_s)
             self._child = None
-        self._context.destroy(linger=0)
+        for end in (self._listener, self._frames):
+            if end is not None:
+                end.close()
+        self._listener = None
         self._remove_directory()
 
-    def _receive(self, timeout_ms: int) -> bytes | None:
-        if not self.socket.poll(timeout_ms):
-            return None
-        frame: bytes = self.socket.recv(zmq.NOBLOCK)
-        return frame
+    def _receive(self) -> bytes | None:
+        """The next frame, if it is here; what waits to be sent goes on its way as well."""
+        if self._frames is None:
+            if self._listener is None:
+                return None
+            with contextlib.suppress(BlockingIOError):
+                self._frames = FrameSocket(self._listener.accept()[0], waits=False)
+            if self._frames is None:
+                return None
+            self._listener.close()
+            self._listener = None
+        self._frames.flush()
+        return self._frames.receive()
 
     def _wait(self, deadline_s: float | None) -> None:
         """Wait for a message or for the end of the process, until `deadline_s`."""
-        poller = zmq.Poller()
-        poller.register(self.socket, zmq.POLLIN)
-        poller.register(self.sentinel, zmq.POLLIN)
+        poller = select.poll()
+        poller.register(self.sentinel, select.POLLIN)
+        if (waits_for := self.waits_for()) is not None:
+            descriptor, writes = waits_for
+            poller.register(descriptor, select.POLLIN | (select.POLLOUT if writes else 0))
         poller.poll(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()) * 1000)
 
     def _remove_directory(self) -> None:

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
 from superinfer.contracts.errors import UsageError
 from superinfer.executor.runtime.errors import PrivilegeError
 
-MESSAGE_THREADS = ("ZMQbg",)
-"""Threads whose names begin so carry messages: on a compute thread's core a message waits for the step to end."""
-
 
 def thread_ids(pid: int, proc: Path = Path("/proc")) -> list[int]:
-    """The threads of a process that compute: all but those that carry messages. Empty where it has ended."""
-    threads = []
-    for folder in (proc / str(pid) / "task").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            if not (folder / "comm").read_text(encoding="utf-8", errors="replace").startswith(MESSAGE_THREADS):
-                threads.append(int(folder.name))
-    return sorted(threads)
+    """The threads of a process; empty where it has ended."""
+    return sorted(int(folder.name) for folder in (proc / str(pid) / "task").glob("[0-9]*"))
 
 
 def pin_threads(pid: int, cores: list[int]) -> None:
-    """Let every computing thread of `pid` run on `cores` alone, and those that they start from now on.
+    """Let every thread of `pid` run on `cores` alone, and those that they start from now on.
 
     Raises UsageError for cores that there are not, PrivilegeError where the process is another user's.
     """

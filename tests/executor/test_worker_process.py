@@ -51,8 +51,10 @@ def receive(process: WorkerProcess, count: int) -> list[StepResult]:
     results: list[StepResult] = []
     deadline = time.monotonic() + 10
     while len(results) < count and time.monotonic() < deadline:
-        if process.socket.poll(100) and (result := process.try_receive()):
+        if (result := process.try_receive()) is not None:
             results.append(result)
+        else:
+            time.sleep(0.01)
     return results
 
 

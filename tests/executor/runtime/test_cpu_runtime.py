@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -78,10 +77,9 @@ def test_an_unmeasured_or_unknown_device_reserves_nothing(tmp_path: Path) -> Non
         runtime.metrics("gpu-9")
 
 
-def test_affinity_reaches_every_thread_of_a_process_but_those_that_carry_messages() -> None:
+def test_affinity_reaches_every_thread_of_a_process() -> None:
     program = """
-import threading, time, zmq
-context = zmq.Context(); socket = context.socket(zmq.PAIR); socket.bind("inproc://x")
+import threading, time
 for _ in range(3):
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 print("ready", flush=True); time.sleep(60)
@@ -91,15 +89,10 @@ print("ready", flush=True); time.sleep(60)
         try:
             assert child.stdout is not None
             child.stdout.readline()
-            tasks = {int(task.name) for task in Path(f"/proc/{child.pid}/task").iterdir()}
-            deadline = time.monotonic() + 5.0
-            while len(computing := set(thread_ids(child.pid))) != 4:  # a thread names itself after it has started
-                assert time.monotonic() < deadline
-            assert tasks - computing  # ZeroMQ's own
+            threads = thread_ids(child.pid)
+            assert len(threads) == 4
             CpuRuntime().set_compute_affinity(child.pid, 1 << core)
-            assert {frozenset(os.sched_getaffinity(thread)) for thread in thread_ids(child.pid)} == {frozenset({core})}
-            assert all(os.sched_getaffinity(task) == {core} for task in computing)
-            assert all(os.sched_getaffinity(task) == os.sched_getaffinity(0) for task in tasks - computing)
+            assert all(os.sched_getaffinity(thread) == {core} for thread in threads)
         finally:
             child.kill()
 

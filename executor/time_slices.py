@@ -1,7 +1,8 @@
-"""Threads that pass messages on run at once when one comes, though every core computes: they ask for short time slices.
+"""Time slices: threads that pass messages on ask for short ones, those that compute for long ones.
 
-Linux (6.12 and later, EEVDF) lets a thread that wakes up take the place of one with a longer slice; among equals it
-waits until the other's slice of some milliseconds is over, and a token with it. Elsewhere asking changes nothing.
+While every core computes, whoever gets a message has to take somebody's place. Linux (6.12 and later, EEVDF) lets a
+thread that wakes up do so at once if its slice is over sooner; among equals it mostly waits for the next tick of the
+clock, 4 ms, and a token with it. Shares of a core are the same whatever the slices. Elsewhere asking changes nothing.
 See sched(7) and sched_setattr(2): `sched_runtime` of SCHED_OTHER.
 """
 
@@ -13,11 +14,9 @@ import platform
 import sys
 
 SHORT_S = 0.0001
-"""The shortest that the kernel grants: for threads of which each turn takes less."""
-PLAN_S = 0.001
-"""For one that also plans steps: shorter than the usual ones, and longer than a plan takes. One whose slice is over in
-the middle of a plan gets the next after that of whoever computes.
-"""
+"""The shortest that the kernel grants."""
+LONG_S = 0.02
+"""Longer than anybody's usual slice of some milliseconds; the kernel grants up to 0.1 s."""
 _NUMBERS = {"x86_64": 314, "aarch64": 274}
 """Of the system call; the C library has no function for it."""
 
