@@ -8,8 +8,7 @@ goes first, and one of them always may, so that they get on.
 
 Domains may share a device, as cores share a memory bus: its account is one. A step of best effort alone beside another
 domain's reservation is spread over the time in which the rest of the bandwidth moves what it has to move, or less of it
-where that costs the holder more than it can bear (`superinfer.scheduler.interference`); domains with such steps share
-that rest evenly.
+where that costs the holder more than it can bear (`superinfer.scheduler.best_effort_share`).
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from dataclasses import dataclass, field
 
 from superinfer.contracts.contract import SLOContract
 from superinfer.profiler.latency_model import LatencyModel, StepShape
+from superinfer.scheduler.best_effort_share import BestEffortShare
 from superinfer.scheduler.config import DomainSpec
 from superinfer.scheduler.domain import NOT_PACED, InFlightStep, Pacing
-from superinfer.scheduler.interference import BEARABLE, HeldStep, Interference
 from superinfer.scheduler.ledger import BandwidthLedger, DeviceBandwidth, Priority, Reservation
 from superinfer.scheduler.outputs import Refusal
 from superinfer.scheduler.sequence import SequenceState
@@ -30,12 +29,6 @@ from superinfer.scheduler.steps import StepResult
 
 OPEN_END_S = 60.0
 """How long a reservation lasts for a request without an end-to-end deadline; each that starts renews it."""
-
-SHARES_S = 1.0
-"""A domain whose last step of best effort was planned so long ago no longer counts among those that share the rest."""
-
-MOST_PACED_S = 1.0
-"""The longest that a step is spread where reservations leave nothing at all."""
 
 _AN_INSTANT_S = 1e-3
 
@@ -61,8 +54,7 @@ class BandwidthGate:
         self._hold_of: dict[int, tuple[str, str, float]] = {}
         self._last_turns: dict[int, int] = {}
         self._turn = 0
-        self._paced: dict[str, float] = {}
-        self._interference: dict[str, Interference] = {}
+        self._shares: dict[str, BestEffortShare] = {}
 
     @property
     def is_used(self) -> bool:
@@ -84,7 +76,7 @@ class BandwidthGate:
             device_id = spec.device_id or spec.domain_id
             if device_id not in self.ledger.device_ids:
                 self.ledger.add_device(DeviceBandwidth(device_id, spec.bandwidth_gb_per_s))
-                self._interference[device_id] = Interference(spec.bandwidth_gb_per_s)
+                self._shares[device_id] = BestEffortShare(self.ledger, device_id, spec.bandwidth_gb_per_s)
             self._specs[spec.domain_id] = spec
 
     def device_of(self, domain_id: str) -> str:
@@ -153,9 +145,8 @@ class BandwidthGate:
 
     def domain_failed(self, domain_id: str, now: float) -> None:
         """Nothing runs on a domain any more, so that nothing is reserved there."""
-        self._paced.pop(domain_id, None)
         if domain_id in self._specs:
-            self._interference_of(domain_id).failed(domain_id)
+            self._share_of(domain_id).failed(domain_id)
         for key in [key for key, hold in self._holds.items() if hold.domain_id == domain_id]:
             hold = self._holds.pop(key)
             self.ledger.release(hold.reservation_id, now)
@@ -189,7 +180,7 @@ class BandwidthGate:
             with_it = shape.copy()
             with_it.add_decode(sequence.computed)
             wanted_bytes = moved_bytes + spec.kv_bytes_per_token * (sequence.computed + 1)
-            left_gb = self._rest_gb(domain_id, now, model.step_s(with_it))
+            left_gb = self._share_of(domain_id).rest_gb(domain_id, now, model.step_s(with_it))
             if moved_bytes and wanted_bytes > 1e9 * left_gb:
                 back.append(sequence)
                 continue
@@ -198,83 +189,36 @@ class BandwidthGate:
         return back
 
     def pacing(
-        self,
-        domain_id: str,
-        members: Iterable[SequenceState],
-        shape: StepShape,
-        model: LatencyModel,
-        now: float,
+        self, domain_id: str, members: Iterable[SequenceState], shape: StepShape, model: LatencyModel, now: float
     ) -> Pacing:
-        """How a step gives way to what is reserved beside it; not at all where it holds more than best effort.
-
-        It reads the weights and its context, at the rate that reservations leave.
-        """
-        spec = self._specs[domain_id]
+        """How a step gives way to what is reserved beside it; not at all where it holds more than best effort."""
+        share = self._share_of(domain_id)
         if not shape.tokens or not all(is_unreserved(each.contract) for each in members):
-            self._paced.pop(domain_id, None)
+            share.leave(domain_id)
             return NOT_PACED
-        step_s = model.step_s(shape)
-        self._paced[domain_id] = now
-        interference = self._interference_of(domain_id)
-        moved_gb = _moved_gb(spec, shape)
-        left_gb = self._share_gb(domain_id, now, step_s)
-        paced_s = 0.0
-        if moved_gb > left_gb:
-            paced_s = step_s * moved_gb / left_gb if left_gb > 0.0 else MOST_PACED_S
-        pacing = Pacing(paced_s, interference.pause_s(now), moved_gb)
-        interference.planned(domain_id, now + pacing.pause_s + max(paced_s, step_s))
-        return pacing
+        return share.pacing(self._specs[domain_id], shape, model, now)
 
     def observed(self, step: InFlightStep, result: StepResult, model: LatencyModel, now: float) -> None:
         """A step is over: what best effort moved, or how long one took that it may have been beside."""
-        domain_id, shape = result.domain_id, step.shape
-        spec = self._specs.get(domain_id)
+        spec = self._specs.get(result.domain_id)
         if spec is None:
             return
+        share = self._share_of(spec.domain_id)
         if step.pacing.moved_gb:
-            began_s = result.started_s + step.pacing.pause_s
-            self._interference_of(domain_id).moved(domain_id, began_s, result.finished_s, step.pacing.moved_gb)
+            share.moved(spec.domain_id, step, result)
             return
-        holds = (each for each in self._holds.values() if each.domain_id == domain_id)
+        holds = (each for each in self._holds.values() if each.domain_id == spec.domain_id)
         reserved = math.fsum(each.gb_per_s for each in holds if self.ledger.is_held(each.reservation_id, now))
-        # What computes more than it reads says little of the memory.
-        if not reserved or shape.chunks or not shape.decodes or result.duration_s <= 0.0:
-            return
-        interference = self._interference_of(domain_id)
-        expected_s = model.uncorrected_step_s(shape)
-        own_gb_per_s = _moved_gb(spec, shape) / (expected_s * math.exp(interference.usual(domain_id)))
-        bearable = max(BEARABLE, math.log(max(own_gb_per_s, reserved) / reserved))
-        surprise = math.log(result.duration_s / expected_s)
-        interference.held(HeldStep(domain_id, result.started_s, result.finished_s, surprise, bearable))
+        if reserved:
+            share.held(spec, step.shape, result, model, reserved)
 
     def left_gb_per_s(self, domain_id: str, now: float) -> float | None:
         """The rate that reservations leave a domain whose last step was best effort alone; None where none is kept
         from it.
         """
-        if domain_id not in self._paced or not self.is_reserved(domain_id, now):
+        if not self.is_reserved(domain_id, now) or not (share := self._share_of(domain_id)).has(domain_id):
             return None
-        return self._share_gb(domain_id, now, _AN_INSTANT_S) / _AN_INSTANT_S
-
-    def _share_gb(self, domain_id: str, now: float, step_s: float) -> float:
-        """GB that best effort of one domain may move in a step that starts now: its share of what holders can bear."""
-        cap_gb = step_s * self._interference_of(domain_id).cap_gb_per_s
-        return min(self._rest_gb(domain_id, now, step_s), cap_gb / self._sharing(domain_id, now))
-
-    def _rest_gb(self, domain_id: str, now: float, step_s: float) -> float:
-        """Its share of what nobody reserved, in GB."""
-        rest_gb = self.ledger.best_effort_gb(self.device_of(domain_id), now, now + step_s)
-        return rest_gb / self._sharing(domain_id, now)
-
-    def _sharing(self, domain_id: str, now: float) -> int:
-        """Among how many domains, itself included, the rest of its device is divided."""
-        device_id, sharing = self.device_of(domain_id), {domain_id}
-        for other, paced_at in self._paced.items():
-            if self.device_of(other) == device_id and now - paced_at < SHARES_S:
-                sharing.add(other)
-        return len(sharing)
-
-    def _interference_of(self, domain_id: str) -> Interference:
-        return self._interference[self.device_of(domain_id)]
+        return share.bearable_gb(domain_id, now, _AN_INSTANT_S) / _AN_INSTANT_S
 
     def reserved_gb_per_s(self, now: float) -> dict[str, dict[str, float]]:
         """What each contract holds of each domain, for metrics."""
@@ -283,6 +227,9 @@ class BandwidthGate:
             if self.ledger.is_held(hold.reservation_id, now):
                 held[domain_id][contract_id] = held[domain_id].get(contract_id, 0.0) + wanted
         return held
+
+    def _share_of(self, domain_id: str) -> BestEffortShare:
+        return self._shares[self.device_of(domain_id)]
 
     def _fits(self, domain_id: str, contract_id: str, wanted: float | None, now: float) -> bool:
         if not wanted or domain_id not in self._specs:
@@ -296,11 +243,6 @@ class BandwidthGate:
 def is_unreserved(contract: SLOContract) -> bool:
     """Whether requests of a contract take what is left: no bounds, and no bandwidth of their own."""
     return contract.is_best_effort and not _wanted(contract)
-
-
-def _moved_gb(spec: DomainSpec, shape: StepShape) -> float:
-    """What a step reads and writes: the weights, and keys and values of its context and of its own tokens."""
-    return (spec.weight_bytes + spec.kv_bytes_per_token * (shape.decode_context + shape.tokens)) / 1e9
 
 
 def _wanted(contract: SLOContract) -> float:
