@@ -97,8 +97,9 @@ class Received:
         self.served: str | None = None
 
 
-async def collect(client: EngineClient, request: Request) -> Received:
-    received = Received()
+async def collect(client: EngineClient, request: Request, received: Received | None = None) -> Received:
+    """All of a request's events; into `received`, for who wants to look at it meanwhile."""
+    received = received or Received()
     async for event in await client.submit(request):
         if isinstance(event, Tokens):
             assert event.first_index == len(received.token_ids), "a token index came twice or was left out"
