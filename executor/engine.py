@@ -156,7 +156,8 @@ class Engine:
         wake_s = math.inf
         for worker in self._workers:
             if worker.process is not None:
-                if (waits_for := worker.process.waits_for()) is not None:
+                is_read = worker.state in (WorkerState.STARTING, WorkerState.UP)
+                if is_read and (waits_for := worker.process.waits_for()) is not None:
                     descriptor, writes = waits_for
                     poller.register(descriptor, zmq.POLLIN | (zmq.POLLOUT if writes else 0))
                 poller.register(worker.process.sentinel, zmq.POLLIN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import select
 import shutil
 import socket
@@ -185,10 +184,12 @@ class WorkerProcess:
         if self._frames is None:
             if self._listener is None:
                 return None
-            with contextlib.suppress(BlockingIOError):
+            try:
                 self._frames = FrameSocket(self._listener.accept()[0], waits=False)
-            if self._frames is None:
+            except BlockingIOError:
                 return None
+            except OSError as error:  # no descriptor left
+                raise EngineError(f"the worker of domain {self.config.domain_id}: {error.strerror}") from error
             self._listener.close()
             self._listener = None
         self._frames.flush()

@@ -30,8 +30,6 @@ from superinfer.scheduler.steps import StepResult
 OPEN_END_S = 60.0
 """How long a reservation lasts for a request without an end-to-end deadline; each that starts renews it."""
 
-_AN_INSTANT_S = 1e-3
-
 
 @dataclass(slots=True, eq=False)
 class _Hold:
@@ -196,7 +194,7 @@ class BandwidthGate:
         if not shape.tokens or not all(is_unreserved(each.contract) for each in members):
             share.leave(domain_id)
             return NOT_PACED
-        return share.pacing(self._specs[domain_id], shape, model, now)
+        return share.pacing(self._specs[domain_id], shape, model, self._holding(now), now)
 
     def observed(self, step: InFlightStep, result: StepResult, model: LatencyModel, now: float) -> None:
         """A step is over: what best effort moved, or how long one took that it may have been beside."""
@@ -204,7 +202,7 @@ class BandwidthGate:
         if spec is None:
             return
         share = self._share_of(spec.domain_id)
-        if step.pacing.moved_gb:
+        if step.pacing is not NOT_PACED:
             share.moved(spec.domain_id, step, result)
             return
         holds = (each for each in self._holds.values() if each.domain_id == spec.domain_id)
@@ -218,7 +216,7 @@ class BandwidthGate:
         """
         if not self.is_reserved(domain_id, now) or not (share := self._share_of(domain_id)).has(domain_id):
             return None
-        return share.bearable_gb(domain_id, now, _AN_INSTANT_S) / _AN_INSTANT_S
+        return share.left_gb_per_s(domain_id, self._holding(now), now)
 
     def reserved_gb_per_s(self, now: float) -> dict[str, dict[str, float]]:
         """What each contract holds of each domain, for metrics."""
@@ -227,6 +225,10 @@ class BandwidthGate:
             if self.ledger.is_held(hold.reservation_id, now):
                 held[domain_id][contract_id] = held[domain_id].get(contract_id, 0.0) + wanted
         return held
+
+    def _holding(self, now: float) -> set[str]:
+        """The domains that hold bandwidth now."""
+        return {each.domain_id for each in self._holds.values() if self.ledger.is_held(each.reservation_id, now)}
 
     def _share_of(self, domain_id: str) -> BestEffortShare:
         return self._shares[self.device_of(domain_id)]

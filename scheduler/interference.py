@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -29,6 +30,8 @@ LONGEST_SURPRISE = 0.3
 """A step that is further off (log) was interrupted, and counts as if it were so far off."""
 MOST_KEPT = 256
 """Steps that are remembered to be laid beside others."""
+LONGEST_PAUSE_S = 1.0
+"""Nobody can break in on a step that rests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +91,10 @@ class _Holder:
 
     def account(self, step: HeldStep, rate_gb_per_s: float, *, is_quiet: bool) -> None:
         """One more step, beside which best effort moved so much."""
-        self.step_s = step.end_s - step.start_s
         surprise = step.surprise
         if not math.isnan(self.usual):
             surprise = min(max(surprise, self.usual - LONGEST_SURPRISE), self.usual + LONGEST_SURPRISE)
+        self.step_s = (step.end_s - step.start_s) * math.exp(surprise - step.surprise)
         if is_quiet:
             self.quiet.append(surprise)
         else:
@@ -143,24 +146,30 @@ class Interference:
     """Steps of holders that may have been beside a step of best effort that is not over."""
     _quiet_until_s: float = -math.inf
 
-    @property
-    def cap_gb_per_s(self) -> float:
-        """The most that best effort may move, over all domains, for the sake of every holder; infinite for no limit."""
-        return min((each.cap_gb_per_s for each in self._holders.values()), default=math.inf)
+    def cap_gb_per_s(self, holding: Collection[str]) -> float:
+        """The most that best effort may move, over all domains, for the sake of those that hold bandwidth now; infinite
+        for no limit. What was found of others stays until they hold some again.
+        """
+        return min((each.cap_gb_per_s for each in self._of(holding)), default=math.inf)
+
+    def is_moving(self, domain_id: str) -> bool:
+        """Whether a domain has steps of best effort in flight."""
+        its = self._best_effort.get(domain_id)
+        return its is not None and its.in_flight > 0
 
     def usual(self, domain_id: str) -> float:
         """The surprise of a holder's quiet steps, 0 before there were any."""
         holder = self._holders.get(domain_id)
         return 0.0 if holder is None or math.isnan(holder.usual) else holder.usual
 
-    def pause_s(self, now: float) -> float:
-        """How long best effort has to rest from now on, so that holders are seen without it."""
-        due = [each for each in self._holders.values() if len(each.beside) >= BESIDE_STEPS and not each.is_paused_for]
+    def pause_s(self, holding: Collection[str], now: float) -> float:
+        """How long best effort has to rest from now on, so that those that hold bandwidth are seen without it."""
+        due = [each for each in self._of(holding) if len(each.beside) >= BESIDE_STEPS and not each.is_paused_for]
         if due and now >= self._quiet_until_s:
             # From when the last step that is under way is over: only then does every domain rest.
             ends_s = [each.expected_end_s for each in self._best_effort.values() if each.in_flight]
             rest_s = (QUIET_STEPS + 1) * max(each.step_s for each in due)
-            self._quiet_until_s = max([now, *ends_s]) + rest_s
+            self._quiet_until_s = min(max([now, *ends_s]) + rest_s, now + LONGEST_PAUSE_S)
             for each in due:
                 each.is_paused_for = True
         return max(self._quiet_until_s - now, 0.0)
@@ -192,11 +201,16 @@ class Interference:
         self._unsettled.clear()
         self._unsettled.extend(left)
 
+    def _of(self, holding: Collection[str]) -> list[_Holder]:
+        return [holder for domain_id, holder in self._holders.items() if domain_id in holding]
+
     def _settle(self) -> None:
         """Account for the steps of which it is known by now what was moved beside them."""
         known_s = min((each.ended_s for each in self._best_effort.values() if each.in_flight), default=math.inf)
         while self._unsettled and self._unsettled[0].end_s <= known_s:
             step = self._unsettled.popleft()
+            if len(self._moved) == MOST_KEPT and step.start_s < self._moved[0][0]:
+                continue  # what was moved beside it is forgotten
             rate_gb_per_s = self._rate_gb_per_s(step.start_s, step.end_s)
             holder = self._holders.setdefault(step.domain_id, _Holder())
             is_quiet = rate_gb_per_s <= QUIET_SHARE * self.bandwidth_gb_per_s
