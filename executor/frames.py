@@ -21,7 +21,6 @@ class FrameSocket:
     def __init__(self, connection: socket.socket, *, waits: bool) -> None:
         connection.setblocking(waits)
         self._connection = connection
-        self._waits = waits
         self._received = bytearray()
         self._unsent = bytearray()
         self.has_ended = False
