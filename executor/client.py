@@ -18,6 +18,7 @@ from superinfer.contracts.errors import EngineError, UsageError
 from superinfer.executor.messages import (
     Abort,
     ClientMessage,
+    CoresSpared,
     DomainEvent,
     EngineFailed,
     EngineMessage,
@@ -37,6 +38,7 @@ from superinfer.executor.messages import (
     Tokens,
 )
 from superinfer.executor.silence import SILENCE_S
+from superinfer.executor.spared_cores import SparedCores
 from superinfer.executor.worker_messages import rebuild_error
 from superinfer.scheduler.outputs import StageTimes
 from superinfer.scheduler.request import Request
@@ -60,16 +62,23 @@ class EngineClient:
 
     The end of the engine process is noticed by its connection closing; `engine_alive` serves for the time
     before there is a connection. An engine that lives and says nothing for `silence_s`, although it is asked, fails
-    what is open; from its next word on it is as before.
+    what is open; from its next word on it is as before. `own_cores` of this process are kept off those that the engine
+    spares, while there is a connection.
     """
 
     def __init__(
-        self, endpoint: str, *, engine_alive: Callable[[], bool] | None = None, silence_s: float = SILENCE_S
+        self,
+        endpoint: str,
+        *,
+        engine_alive: Callable[[], bool] | None = None,
+        silence_s: float = SILENCE_S,
+        own_cores: SparedCores | None = None,
     ) -> None:
         self.domain_events: list[DomainEvent] = []
         self.resumptions: list[Resumed] = []
         self._endpoint = endpoint
         self._engine_alive = engine_alive
+        self._own_cores = own_cores
         # The context of the whole process: one of its own, collected as garbage in a cycle with its sockets, would wait
         # for them for ever.
         self._socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
@@ -210,6 +219,8 @@ class EngineClient:
                     self._ready.set_result(message)
             case DomainEvent():
                 self.domain_events.append(message)
+            case CoresSpared():
+                self._spare(message.cores)
             case Resumed():
                 self.resumptions.append(message)
             case Pong():
@@ -251,10 +262,15 @@ class EngineClient:
         """The engine is gone: end all streams and whoever waits for an answer."""
         if self._failure is not None:
             return
+        self._spare([])
         self._failure = error if isinstance(error, EngineError) else EngineError(str(error))
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
         self._end_all(self._failure)
+
+    def _spare(self, cores: list[int]) -> None:
+        if self._own_cores is not None:
+            self._own_cores.spare(cores)
 
     def _end_all(self, error: EngineError) -> None:
         """End whatever is open with this error."""

@@ -25,6 +25,7 @@ from superinfer.executor.kv_pools import close_pools, make_pools
 from superinfer.executor.messages import (
     Abort,
     ClientMessage,
+    CoresSpared,
     DomainEvent,
     EngineFailed,
     EngineReady,
@@ -42,6 +43,7 @@ from superinfer.executor.messages import (
 from superinfer.executor.recovery import Recovery
 from superinfer.executor.runtime.base import DeviceRuntime
 from superinfer.executor.runtime.cpu import CpuRuntime
+from superinfer.executor.spared_cores import HeldCores, SparedCores
 from superinfer.executor.supervised_worker import SupervisedWorker, WorkerState
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.executor.worker_forks import ForkServer
@@ -93,6 +95,9 @@ class Engine:
         runtime = runtime or CpuRuntime()
         self._devices = DeviceWatch(runtime)
         self._limits = BandwidthLimits(runtime)
+        self._own_cores = SparedCores()
+        self._held_cores = HeldCores()
+        self._spared: list[int] = []
         self._workers = [
             SupervisedWorker(
                 worker_config(config, i, cores[i], self._kv_pools),
@@ -122,6 +127,7 @@ class Engine:
                 self._look_at_devices()
                 if self._scheduler is not None:
                     self._plan()
+                    self._spare_cores(self._scheduler)
                     self._drop_orphans(self._scheduler)
         except Exception as error:
             if self._scheduler is not None:
@@ -139,6 +145,7 @@ class Engine:
                 self._forks.close()
             close_pools(self._kv_pools)
             self._devices.close()
+            self._own_cores.spare([])
             if isinstance(self._scheduler, JournaledScheduler):
                 self._scheduler.close()
             self._context.destroy(linger=_FLUSH_MS)
@@ -211,7 +218,7 @@ class Engine:
                 assert self._domains is not None
                 self._hub.send(client, [self._domains.stats(scheduler, now)])
             case Hello():
-                self._hub.send(client, [self._ready_message()])
+                self._hub.send(client, [self._ready_message(), CoresSpared(self._spared)])
             case Ping():
                 self._hub.send(client, [Pong()])
 
@@ -377,6 +384,18 @@ class Engine:
                     recovery.planned(plan)
                 sent_s = time.monotonic()
                 worker.pipeline.sent(plan, sent_s, sent_s - now)
+
+    def _spare_cores(self, scheduler: Scheduler) -> None:
+        """Leave the cores of those that hold bandwidth to them, and have clients do so."""
+        if not scheduler.bandwidth.is_used:
+            return
+        now = time.monotonic()
+        holding = scheduler.bandwidth.holding(now)
+        held = [core for worker in self._workers if worker.domain_id in holding for core in worker.config.cores]
+        if (spared := self._held_cores.to_spare(held, now)) != self._spared:
+            self._spared = spared
+            self._own_cores.spare(spared)
+            self._hub.broadcast(CoresSpared(spared))
 
     def _drop_orphans(self, scheduler: Scheduler) -> None:
         """Free what the requests of vanished clients hold."""

@@ -143,6 +143,12 @@ class DomainEvent(msgspec.Struct, tag=True):
     detail: str = ""
 
 
+class CoresSpared(msgspec.Struct, tag=True):
+    """Clients on this machine are to keep off these cores, whose workers hold bandwidth, and off no others any more."""
+
+    cores: list[int]
+
+
 class Resumed(msgspec.Struct, tag=True):
     """The first step that holds requests of a dead domain has run: it began at `started_s`, `noticed_s` is when the
     engine noticed the death. `recomputed_tokens` are those in it whose KV had been lost.
@@ -202,5 +208,15 @@ class Stats(msgspec.Struct, tag=True, kw_only=True):
 
 
 EngineMessage = (
-    EngineReady | EngineFailed | Pong | FellBack | Tokens | Finished | Rejected | DomainEvent | Resumed | Stats
+    EngineReady
+    | EngineFailed
+    | Pong
+    | FellBack
+    | Tokens
+    | Finished
+    | Rejected
+    | DomainEvent
+    | CoresSpared
+    | Resumed
+    | Stats
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from superinfer.contracts.errors import ResourceError
 from superinfer.executor.batch_builder import Chunk, build_batch
 from superinfer.executor.config import DType, WorkerConfig
+from superinfer.executor.idle_class import IdleClass
 from superinfer.executor.kv_cache import (
     BlockStore,
     PrivateCache,
@@ -80,6 +80,7 @@ class ModelRunner:
         self.kv_blocks = self._cache.device_blocks
         self._eos_token_ids = frozenset(architecture.eos_token_ids)
         self._sequences: dict[int, Sequence] = {}
+        self._idle_class = IdleClass()
         # Now, so that no request waits for it.
         scratch = self._cache.device_base + self.kv_blocks
         warm_up(self._decoder, self._cache.array, scratch, self.block_size, self.max_model_len)
@@ -152,8 +153,8 @@ class ModelRunner:
         if not decodes and not prefills:
             return
         batch, sampling = build_batch(decodes, prefills, self.block_size)
-        with torch.inference_mode():
-            logits = self._decoder.forward(batch, self._cache.array, _pace(plan)).numpy()
+        with torch.inference_mode(), Pace(plan, self._idle_class) as moved:
+            logits = self._decoder.forward(batch, self._cache.array, moved).numpy()
         self._sample(logits, sampling, result)
 
     def _sample(self, logits: np.ndarray, sequences: list[Sequence], result: StepResult) -> None:
@@ -206,10 +207,6 @@ def _make_cache(config: WorkerConfig, architecture: Architecture, dtype: torch.d
         block_size=config.block_size,
         dtype=dtype,
     )
-
-
-def _pace(plan: StepPlan) -> Callable[[float], None] | None:
-    return Pace(plan.paced_s, plan.pause_s).moved if plan.paced_s > 0.0 or plan.pause_s > 0.0 else None
 
 
 def _weight_source(config: WorkerConfig, architecture: Architecture) -> WeightSource:

@@ -1,4 +1,5 @@
-"""Spreads a step's memory traffic over the time that the plan gives it, so that others find the rest of the bus free.
+"""How a step gives way: its memory traffic is spread over the time of the plan, so that others find the rest of the bus
+free, and it computes only while nobody else wants its core.
 
 A rate kept only on the average of whole steps would let a hog run at full speed for tens of milliseconds and rest for
 as long: whoever shares the memory with it would have fast and slow steps. Sleeping after each layer keeps bursts below
@@ -9,32 +10,56 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import TracebackType
+
+from superinfer.executor.idle_class import PATIENCE, IdleClass
+from superinfer.scheduler.steps import StepPlan
 
 
 class Pace:
-    """To be told after each part of a step what share of the step's traffic it was; sleeps until that is due, and at
-    first for `pause_s`.
+    """To be entered for a step; sleeps for the plan's `pause_s` then. To be told after each part of it what share of
+    its traffic that was; sleeps until that is due. For a plan that does not give way it does nothing.
     """
 
     def __init__(
         self,
-        duration_s: float,
-        pause_s: float = 0.0,
+        plan: StepPlan,
+        idle_class: IdleClass,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._duration_s = duration_s
+        self._plan = plan
+        self._idle_class = idle_class
         self._clock = clock
         self._sleep = sleep
-        self._started_s = clock() + pause_s
+        self._started_s = 0.0
         self._share = 0.0
-        if pause_s > 0.0:
-            sleep(pause_s)
 
-    def moved(self, share: float) -> None:
+    def __enter__(self) -> Callable[[float], None] | None:
+        """What is to be told, if anything is."""
+        plan = self._plan
+        if not plan.gives_way:
+            return None
+        self._started_s = self._clock() + plan.pause_s
+        self._idle_class.enter()
+        if plan.pause_s > 0.0:
+            self._sleep(plan.pause_s)
+        return self._moved
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._idle_class.leave()
+
+    def _moved(self, share: float) -> None:
         """A part of the step is done that made up `share` of its traffic."""
         self._share += share
-        ahead_s = self._started_s + self._duration_s * self._share - self._clock()
-        if ahead_s > 0.0:
+        passed_s = self._clock() - self._started_s
+        if (ahead_s := self._plan.paced_s * self._share - passed_s) > 0.0:
             self._sleep(ahead_s)
+        elif passed_s > PATIENCE * self._plan.predicted_s:
+            self._idle_class.leave()

@@ -194,7 +194,7 @@ class BandwidthGate:
         if not shape.tokens or not all(is_unreserved(each.contract) for each in members):
             share.leave(domain_id)
             return NOT_PACED
-        return share.pacing(self._specs[domain_id], shape, model, self._holding(now), now)
+        return share.pacing(self._specs[domain_id], shape, model, self.holding(now), now)
 
     def observed(self, step: InFlightStep, result: StepResult, model: LatencyModel, now: float) -> None:
         """A step is over: what best effort moved, or how long one took that it may have been beside."""
@@ -210,13 +210,17 @@ class BandwidthGate:
         if reserved:
             share.held(spec, step.shape, result, model, reserved)
 
+    def holding(self, now: float) -> set[str]:
+        """The domains that hold bandwidth now."""
+        return {each.domain_id for each in self._holds.values() if self.ledger.is_held(each.reservation_id, now)}
+
     def left_gb_per_s(self, domain_id: str, now: float) -> float | None:
         """The rate that reservations leave a domain whose last step was best effort alone; None where none is kept
         from it.
         """
         if not self.is_reserved(domain_id, now) or not (share := self._share_of(domain_id)).has(domain_id):
             return None
-        return share.left_gb_per_s(domain_id, self._holding(now), now)
+        return share.left_gb_per_s(domain_id, self.holding(now), now)
 
     def reserved_gb_per_s(self, now: float) -> dict[str, dict[str, float]]:
         """What each contract holds of each domain, for metrics."""
@@ -225,10 +229,6 @@ class BandwidthGate:
             if self.ledger.is_held(hold.reservation_id, now):
                 held[domain_id][contract_id] = held[domain_id].get(contract_id, 0.0) + wanted
         return held
-
-    def _holding(self, now: float) -> set[str]:
-        """The domains that hold bandwidth now."""
-        return {each.domain_id for each in self._holds.values() if self.ledger.is_held(each.reservation_id, now)}
 
     def _share_of(self, domain_id: str) -> BestEffortShare:
         return self._shares[self.device_of(domain_id)]

@@ -63,8 +63,8 @@ class StepPlan(msgspec.Struct, kw_only=True):
     blocks in `partial_saves` only the slots from the third number to before the fourth are saved: the others are
     already, or are empty.
 
-    With `paced_s` the step takes at least so long, its memory traffic spread over it, and before that it waits for
-    `pause_s`: best effort beside reserved bandwidth.
+    A step that `gives_way` is best effort beside reserved bandwidth: it computes only while nobody else wants its core,
+    waits for `pause_s` first, and takes at least `paced_s` after that, its memory traffic spread over it.
     """
 
     domain_id: str
@@ -81,6 +81,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     sequences: list[SequenceStep] = []
     predicted_s: float = 0.0
     affinity_mask: int = 0
+    gives_way: bool = False
     paced_s: float = 0.0
     pause_s: float = 0.0
 

@@ -29,6 +29,7 @@ from superinfer.executor.config import EngineConfig
 from superinfer.executor.launch import EngineProcess
 from superinfer.executor.messages import Finished, Tokens
 from superinfer.executor.models.catalog import resolve_model
+from superinfer.executor.spared_cores import SparedCores
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.fault_map import HomeAndBackup
 from superinfer.scheduler.request import Request, SamplingParams
@@ -99,7 +100,7 @@ async def stream(client: EngineClient, name: str, contract: str, tokens: int, *,
 
 
 async def measure(engine: EngineProcess, tokens: int, rounds: int) -> dict[str, list[Stream]]:
-    client = EngineClient(engine.endpoint, engine_alive=engine.is_alive)
+    client = EngineClient(engine.endpoint, engine_alive=engine.is_alive, own_cores=SparedCores())
     await client.connect()
     cases = {"alone": ("reserved", False), "hog, reserved": ("reserved", True), "hog, no ledger": ("plain", True)}
     found: dict[str, list[Stream]] = {case: [] for case in cases}
@@ -133,7 +134,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--reserve", type=float, default=None, help="GB/s; 85 %% of what can be reserved by default")
-    parser.add_argument("--tokens", type=int, default=160)
+    parser.add_argument("--tokens", type=int, default=320)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--json", action="store_true")

@@ -1,12 +1,19 @@
-"""A paced step takes its time and spreads it evenly over what it moves."""
+"""A step that gives way takes its time, spreads it evenly over what it moves, and leaves its core to others."""
 
 from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from superinfer.executor.idle_class import PATIENCE, IdleClass
 from superinfer.executor.pacing import Pace
+from superinfer.executor.time_slices import ask_for_slices
+from superinfer.scheduler.steps import StepPlan
 
 
 class Time:
@@ -21,31 +28,129 @@ class Time:
         self.now += seconds
 
 
+class Class(IdleClass):
+    """Remembers whether its thread is in it."""
+
+    def __init__(self) -> None:
+        self.is_in = False
+
+    def enter(self) -> None:
+        self.is_in = True
+
+    def leave(self) -> None:
+        self.is_in = False
+
+
+def step(time: Time, paced_s: float = 0.0, pause_s: float = 0.0, idle_class: Class | None = None) -> Pace:
+    predicted_s = pause_s + max(paced_s, 0.02)
+    plan = StepPlan(domain_id="0", step_id=1, predicted_s=predicted_s, gives_way=True, paced_s=paced_s, pause_s=pause_s)
+    return Pace(plan, idle_class or Class(), clock=time.clock, sleep=time.sleep)
+
+
+def entered(pace: Pace) -> Callable[[float], None]:
+    moved = pace.__enter__()
+    assert moved is not None
+    return moved
+
+
 @given(st.lists(st.floats(0.0, 0.2), min_size=1, max_size=20), st.floats(0.01, 2.0))
 def test_no_part_ends_before_its_share_of_the_time(parts: list[float], duration_s: float) -> None:
     time = Time()
-    pace = Pace(duration_s, clock=time.clock, sleep=time.sleep)
+    moved = entered(step(time, duration_s))
     share = 1.0 / len(parts)
     for number, work_s in enumerate(parts, start=1):
         time.now += work_s
-        pace.moved(share)
+        moved(share)
         assert time.now >= 5.0 + duration_s * number * share - 1e-9
 
 
 def test_a_step_that_is_slower_by_itself_sleeps_not_at_all() -> None:
     time = Time()
-    pace = Pace(0.1, clock=time.clock, sleep=time.sleep)
+    moved = entered(step(time, 0.1))
     for _ in range(4):
         time.now += 0.05
-        pace.moved(0.25)
+        moved(0.25)
     assert time.now == pytest.approx(5.2)
 
 
 def test_a_step_that_pauses_first_has_all_of_its_time_after_that() -> None:
     time = Time()
-    pace = Pace(0.1, 0.05, clock=time.clock, sleep=time.sleep)
+    moved = entered(step(time, 0.1, 0.05))
     assert time.now == pytest.approx(5.05)
-    pace.moved(1.0)
+    moved(1.0)
     assert time.now == pytest.approx(5.15)
-    Pace(0.0, 0.05, clock=time.clock, sleep=time.sleep).moved(1.0)
+    entered(step(time, 0.0, 0.05))(1.0)
     assert time.now == pytest.approx(5.2)
+
+
+def test_a_step_that_does_not_give_way_is_told_nothing() -> None:
+    idle_class = Class()
+    with Pace(StepPlan(domain_id="0", step_id=1, predicted_s=0.02), idle_class) as moved:
+        assert moved is None
+        assert not idle_class.is_in
+
+
+def test_a_step_leaves_its_core_to_others_until_it_ends() -> None:
+    idle_class = Class()
+    with step(Time(), 0.1, idle_class=idle_class) as moved:
+        assert moved is not None
+        moved(1.0)
+        assert idle_class.is_in
+    assert not idle_class.is_in
+
+
+def test_a_step_that_gets_nothing_of_its_core_takes_its_share_again() -> None:
+    time, idle_class = Time(), Class()
+    moved = entered(step(time, 0.1, idle_class=idle_class))
+    time.now += 0.9 * PATIENCE * 0.1
+    moved(0.5)
+    assert idle_class.is_in
+    time.now += 0.2 * PATIENCE * 0.1
+    moved(0.1)
+    assert not idle_class.is_in
+
+
+def test_the_idle_class_is_left_as_it_was_entered() -> None:
+    idle_class, before = IdleClass(), os.sched_getscheduler(0)
+    idle_class.enter()
+    entered_class = os.sched_getscheduler(0)
+    idle_class.leave()
+    ask_for_slices(0.0)
+    assert os.sched_getscheduler(0) == before
+    if entered_class == before:
+        pytest.skip("this process may not leave SCHED_IDLE, and so does not enter it")
+    assert entered_class == os.SCHED_IDLE
+
+
+def test_who_gives_way_gets_next_to_nothing_beside_another() -> None:
+    """Two processes on one core: the kernel's word on the class that steps enter."""
+    idle_class, cores, policy = IdleClass(), os.sched_getaffinity(0), os.sched_getscheduler(0)
+    core = max(cores)
+    os.sched_setaffinity(0, {core})
+    read, write = os.pipe()
+    rival = os.fork()
+    if rival == 0:
+        os.write(write, b"x")
+        end = time.process_time() + 0.2
+        while time.process_time() < end:
+            pass
+        os._exit(0)
+    try:
+        idle_class.enter()
+        if os.sched_getscheduler(0) == policy:
+            pytest.skip("this process may not leave SCHED_IDLE, and so does not enter it")
+        os.read(read, 1)
+        own_s = time.thread_time()
+        while os.waitpid(rival, os.WNOHANG) == (0, 0):
+            pass
+        own_s = time.thread_time() - own_s
+        rival = 0
+        assert own_s < 0.1
+    finally:
+        idle_class.leave()
+        ask_for_slices(0.0)
+        os.sched_setaffinity(0, cores)
+        if rival:
+            os.waitpid(rival, 0)
+        os.close(read)
+        os.close(write)

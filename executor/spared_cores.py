@@ -1,0 +1,48 @@
+"""The cores of workers that hold bandwidth are left to them: engine, gateway and load generators run on others.
+
+Whoever breaks in on a step costs it its turn and what it had in the caches. The system wakes a thread on an idle core
+where there is one; while every worker computes, it takes a holder's as well as any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+
+from superinfer.contracts.errors import SuperInferError
+from superinfer.executor.runtime.thread_affinity import pin_threads
+
+LINGER_S = 5.0
+"""A core is spared so long after its worker last held bandwidth: requests come and go."""
+
+
+class SparedCores:
+    """Keeps all threads of this process off cores, as long as others that it may use are left."""
+
+    def __init__(self) -> None:
+        self._usable = frozenset(os.sched_getaffinity(0))
+        self._spared: frozenset[int] = frozenset()
+
+    def spare(self, cores: Collection[int]) -> None:
+        """Keep off these from now on, and off no others."""
+        spared = frozenset(cores)
+        if spared == self._spared:
+            return
+        self._spared = spared
+        with contextlib.suppress(SuperInferError):  # cores may have gone since; the threads then stay where they are
+            pin_threads(os.getpid(), sorted(self._usable - spared or self._usable))
+
+
+class HeldCores:
+    """Which cores to spare, from who holds bandwidth."""
+
+    def __init__(self) -> None:
+        self._until_s: dict[int, float] = {}
+
+    def to_spare(self, held: Collection[int], now: float) -> list[int]:
+        """Those that are held now, and those that were a short while ago; ascending."""
+        for core in held:
+            self._until_s[core] = now + LINGER_S
+        self._until_s = {core: until_s for core, until_s in self._until_s.items() if until_s > now}
+        return sorted(self._until_s)
