@@ -97,7 +97,6 @@ class Engine:
         self._limits = BandwidthLimits(runtime)
         self._own_cores = SparedCores()
         self._held_cores = HeldCores()
-        self._spared: list[int] = []
         self._workers = [
             SupervisedWorker(
                 worker_config(config, i, cores[i], self._kv_pools),
@@ -218,7 +217,7 @@ class Engine:
                 assert self._domains is not None
                 self._hub.send(client, [self._domains.stats(scheduler, now)])
             case Hello():
-                self._hub.send(client, [self._ready_message(), CoresSpared(self._spared)])
+                self._hub.send(client, [self._ready_message(), CoresSpared(self._held_cores.spared)])
             case Ping():
                 self._hub.send(client, [Pong()])
 
@@ -387,15 +386,14 @@ class Engine:
 
     def _spare_cores(self, scheduler: Scheduler) -> None:
         """Leave the cores of those that hold bandwidth to them, and have clients do so."""
-        if not scheduler.bandwidth.is_used:
+        if not scheduler.bandwidth.is_used and not self._held_cores.spared:
             return
         now = time.monotonic()
         holding = scheduler.bandwidth.holding(now)
         held = [core for worker in self._workers if worker.domain_id in holding for core in worker.config.cores]
-        if (spared := self._held_cores.to_spare(held, now)) != self._spared:
-            self._spared = spared
-            self._own_cores.spare(spared)
-            self._hub.broadcast(CoresSpared(spared))
+        if self._held_cores.update(held, now):
+            self._own_cores.spare(self._held_cores.spared)
+            self._hub.broadcast(CoresSpared(self._held_cores.spared))
 
     def _drop_orphans(self, scheduler: Scheduler) -> None:
         """Free what the requests of vanished clients hold."""

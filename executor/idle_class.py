@@ -17,15 +17,15 @@ PATIENCE = 3.0
 
 
 class IdleClass:
-    """Of the thread that uses it."""
+    """Of the thread that uses it. `is_open` where it may enter it and leave it again."""
 
     def __init__(self) -> None:
-        self._is_open = hasattr(os, "SCHED_IDLE") and _has_way_back()
+        self.is_open = hasattr(os, "SCHED_IDLE") and _has_way_back()
         self._is_in = False
 
     def enter(self) -> None:
         """Compute only while nobody else wants the core."""
-        if self._is_open and not self._is_in:
+        if self.is_open and not self._is_in:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             self._is_in = True
 

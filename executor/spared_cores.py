@@ -35,14 +35,16 @@ class SparedCores:
 
 
 class HeldCores:
-    """Which cores to spare, from who holds bandwidth."""
+    """Those to spare for who holds bandwidth: held now, or a short while ago. Ascending."""
 
     def __init__(self) -> None:
+        self.spared: list[int] = []
         self._until_s: dict[int, float] = {}
 
-    def to_spare(self, held: Collection[int], now: float) -> list[int]:
-        """Those that are held now, and those that were a short while ago; ascending."""
+    def update(self, held: Collection[int], now: float) -> bool:
+        """Whether others are to be spared, now that these are held."""
         for core in held:
             self._until_s[core] = now + LINGER_S
         self._until_s = {core: until_s for core, until_s in self._until_s.items() if until_s > now}
-        return sorted(self._until_s)
+        before, self.spared = self.spared, sorted(self._until_s)
+        return self.spared != before

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from superinfer.contracts.errors import UsageError
+from superinfer.executor.idle_class import IdleClass
 from superinfer.executor.runtime.base import Phase
 from superinfer.executor.runtime.cpu_health import CpuHealth
 from superinfer.executor.runtime.cpu_sample import Sample
@@ -157,6 +158,7 @@ class CpuRuntime(LedgerReservations):
                 does="holds best effort to what reservations leave of the measured bandwidth",
                 state="available",
             ),
+            _idle_class(),
             self._resctrl.mechanism(),
         ]
         if self._sensors.hides_energy():
@@ -176,6 +178,17 @@ class CpuRuntime(LedgerReservations):
                 return device
         known = ", ".join(device.device_id for device in self._topology.devices)
         raise UsageError(f"device {device_id!r} is not on this machine; known: {known}")
+
+
+def _idle_class() -> Mechanism:
+    is_open = IdleClass().is_open
+    return Mechanism(
+        name="idle class (SCHED_IDLE)",
+        does="lets others have the core of a step that gives way to a reservation",
+        state="available" if is_open else "no privilege",
+        detail="" if is_open else "CAP_SYS_NICE, or an RLIMIT_NICE of 20",
+        fix="" if is_open else "docker run --cap-add SYS_NICE, or --ulimit nice=20; systemd: LimitNICE=20",
+    )
 
 
 def _recovery_state(uncorrected: int) -> str:

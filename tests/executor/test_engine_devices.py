@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ import zmq
 from engine_harness import RUNNER, START_S, collect, is_right, toy_config, toy_request
 
 from superinfer.contracts.contract import BEST_EFFORT_ID, Bound, ResourceConstraints, SLOContract
-from superinfer.executor import device_watch
+from superinfer.executor import device_watch, spared_cores
 from superinfer.executor.client import EngineClient
 from superinfer.executor.config import EngineConfig
 from superinfer.executor.engine import Engine
@@ -23,8 +23,10 @@ from superinfer.executor.messages import Shutdown
 from superinfer.executor.runtime.curve_file import save_curve
 from superinfer.executor.runtime.description import HealthEvent
 from superinfer.executor.runtime.simulated import SimulatedRuntime
+from superinfer.executor.spared_cores import SparedCores
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.fault_map import HomeAndBackup
+from superinfer.scheduler.request import Request
 from superinfer.scheduler.topology import parse_topology
 
 pytestmark = pytest.mark.usefixtures("toy_processes")
@@ -89,28 +91,40 @@ def test_a_fatal_event_moves_the_requests_of_the_domain_on_it(tmp_path: Path, mo
     assert details == ["row remapping failed"]
 
 
-def test_best_effort_beside_a_reservation_is_held_to_what_it_leaves_and_let_go_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SUPERINFER_CACHE", str(tmp_path / "cache"))
-    runtime = SimulatedRuntime(parse_topology(FILE, "test"))
+def reserving(directory: Path, runtime: SimulatedRuntime) -> tuple[EngineConfig, float]:
+    """A contract that holds half of the device for domain 0, best effort in domain 1; and that half's GB/s."""
     (device,) = runtime.topology().devices
     curve = runtime.bandwidth_curve(device.device_id)
     save_curve(runtime.vendor, device, curve)
-    best = max(point.gb_per_s for point in curve)
+    half = max(point.gb_per_s for point in curve) / 2
     reserved = SLOContract(
         service_id="reserved",
         latency=(Bound(0.99, 60_000.0),),
-        resources=ResourceConstraints(reserved_bandwidth_gb_per_s=best / 2),
+        resources=ResourceConstraints(reserved_bandwidth_gb_per_s=half),
     )
     homes = {"reserved": HomeAndBackup(("0",)), BEST_EFFORT_ID: HomeAndBackup(("1",))}
     config = toy_config(
-        tmp_path,
+        directory,
         step_s=0.01,
         domains=2,
         contracts=[reserved],
         scheduler=SchedulerConfig(policy="slack", max_model_len=512, fault_domains=homes),
     )
+    return config, half
+
+
+def reserved_request(number: int, max_tokens: int) -> Request:
+    request = toy_request(number, max_tokens=max_tokens)
+    request.contract_id = "reserved"
+    return request
+
+
+def test_best_effort_beside_a_reservation_is_held_to_what_it_leaves_and_let_go_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUPERINFER_CACHE", str(tmp_path / "cache"))
+    runtime = SimulatedRuntime(parse_topology(FILE, "test"))
+    config, half = reserving(tmp_path, runtime)
     endpoint = f"ipc://{tmp_path}/engine.sock"
 
     async def scenario() -> tuple[int, dict[int, float], dict[int, float]]:
@@ -118,9 +132,7 @@ def test_best_effort_beside_a_reservation_is_held_to_what_it_leaves_and_let_go_a
         try:
             ready = await client.connect(START_S)
             hog = asyncio.create_task(collect(client, toy_request(0, max_tokens=200)))
-            short = toy_request(1, max_tokens=60)
-            short.contract_id = "reserved"
-            stream = asyncio.create_task(collect(client, short))
+            stream = asyncio.create_task(collect(client, reserved_request(1, 60)))
             await asyncio.sleep(0.3)
             beside = dict(runtime.limits_gb_per_s)
             await stream
@@ -133,5 +145,52 @@ def test_best_effort_beside_a_reservation_is_held_to_what_it_leaves_and_let_go_a
 
     with engine_on(runtime, config, endpoint):
         pid, beside, alone = asyncio.run(scenario())
-    assert beside == {pid: pytest.approx(best / 2, rel=0.01)}
+    assert beside == {pid: pytest.approx(half, rel=0.01)}
     assert alone == {}
+
+
+class Told(SparedCores):
+    """What a client is told to keep off, in order."""
+
+    def __init__(self) -> None:
+        self.cores: list[list[int]] = []
+
+    def spare(self, cores: Collection[int]) -> None:
+        self.cores.append(list(cores))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core alone cannot be spared")
+def test_engine_and_clients_keep_off_a_holders_core_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUPERINFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(spared_cores, "LINGER_S", 0.1)
+    runtime = SimulatedRuntime(parse_topology(FILE, "test"))
+    config, _ = reserving(tmp_path, runtime)
+    endpoint = f"ipc://{tmp_path}/engine.sock"
+    usable, told, late = os.sched_getaffinity(0), Told(), Told()
+
+    async def scenario() -> tuple[set[int], set[int]]:
+        """Where the engine, a thread of this process, may run beside a reserved stream and after it."""
+        clients = [EngineClient(endpoint, own_cores=told), EngineClient(endpoint, own_cores=late)]
+        try:
+            await clients[0].connect(START_S)
+            stream = asyncio.create_task(collect(clients[0], reserved_request(0, 60)))
+            await asyncio.sleep(0.3)
+            beside = os.sched_getaffinity(0)
+            await clients[1].connect(START_S)
+            await stream
+            await asyncio.sleep(0.2)
+            await clients[0].stats()  # an engine that sleeps has nobody to keep off
+            await asyncio.sleep(0.1)
+            return beside, os.sched_getaffinity(0)
+        finally:
+            for client in clients:
+                await client.close()
+
+    with engine_on(runtime, config, endpoint):
+        beside, after = asyncio.run(scenario())
+    assert beside == usable - {0}
+    assert after == usable
+    assert told.cores == [[0], [], []]  # beside the stream, after it, and when it closes
+    assert late.cores == told.cores

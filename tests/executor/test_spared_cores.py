@@ -39,9 +39,10 @@ def test_where_no_other_core_is_left_nothing_changes() -> None:
 
 
 def test_a_core_is_spared_for_a_while_after_it_was_held() -> None:
-    held = HeldCores()
-    assert held.to_spare([], 1.0) == []
-    assert held.to_spare([3, 1], 2.0) == [1, 3]
-    assert held.to_spare([3], 2.0 + 0.5 * LINGER_S) == [1, 3]
-    assert held.to_spare([], 2.0 + LINGER_S) == [3]
-    assert held.to_spare([], 2.0 + 1.5 * LINGER_S) == []
+    cores = HeldCores()
+    spared = []
+    for lingers, held in ((-1.0, []), (0.0, [3, 1]), (0.5, [3]), (1.0, []), (2.0, [])):
+        has_changed = cores.update(held, 7.0 + lingers * LINGER_S)
+        assert has_changed == (cores.spared != (spared[-1] if spared else []))
+        spared.append(cores.spared)
+    assert spared == [[], [1, 3], [1, 3], [3], []]

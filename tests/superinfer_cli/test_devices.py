@@ -27,7 +27,7 @@ def test_json_has_devices_metrics_and_mechanisms(command: list[str]) -> None:
         assert tuple(device["metrics"]) == METRIC_NAMES
         assert device["metrics"]["nvlink_tx_bytes_per_s"] is None
         assert device["bandwidth_by_slices"] == []
-    assert {"thread affinity", "ledger and step planner", "resctrl MBA"} <= {
+    assert {"thread affinity", "ledger and step planner", "idle class (SCHED_IDLE)", "resctrl MBA"} <= {
         each["name"] for each in described["mechanisms"]
     }
 
