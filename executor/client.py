@@ -262,11 +262,11 @@ class EngineClient:
         """The engine is gone: end all streams and whoever waits for an answer."""
         if self._failure is not None:
             return
-        self._spare([])
         self._failure = error if isinstance(error, EngineError) else EngineError(str(error))
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
         self._end_all(self._failure)
+        self._spare([])
 
     def _spare(self, cores: list[int]) -> None:
         if self._own_cores is not None:

@@ -167,7 +167,7 @@ class Engine:
                     descriptor, writes = waits_for
                     poller.register(descriptor, zmq.POLLIN | (zmq.POLLOUT if writes else 0))
                 poller.register(worker.process.sentinel, zmq.POLLIN)
-            wake_s = min(wake_s, self._next_timer_s(worker))
+            wake_s = min(wake_s, worker.next_timer_s(time.monotonic()))
         wake_s = min(wake_s, self._devices.next_look_s)
         timeout_s = wake_s - time.monotonic()
         ready = poller.poll(None if timeout_s == math.inf else max(0, math.ceil(timeout_s * 1000)))
@@ -176,17 +176,6 @@ class Engine:
             self._stopping = True
         if self._forks is not None and fork_server in sources:
             self._forks.tend()
-
-    def _next_timer_s(self, worker: SupervisedWorker) -> float:
-        """When this worker needs attention unasked: restart, hang, or time for the next plan."""
-        if worker.state is not WorkerState.UP:
-            return worker.timer_s if worker.timer_s is not None else math.inf
-        assert self._scheduler is not None or not len(worker.pipeline)
-        timers = [worker.pipeline.hung_at_s]
-        plan_at_s = worker.pipeline.plan_at_s
-        if len(worker.pipeline) and plan_at_s is not None and plan_at_s > time.monotonic():
-            timers.append(plan_at_s)
-        return min((timer for timer in timers if timer is not None), default=math.inf)
 
     def _serve_clients(self) -> None:
         for client, message in self._hub.receive():
@@ -309,6 +298,7 @@ class Engine:
         hung_at_s = worker.pipeline.hung_at_s
         if hung_at_s is not None and now >= hung_at_s:
             return self._lose(worker, f"the worker of domain {worker.domain_id} hangs in a step", now, isolates=True)
+        worker.hurry(now)
         return None
 
     def _observe(self, worker: SupervisedWorker, result: StepResult, now: float) -> None:
@@ -386,10 +376,10 @@ class Engine:
 
     def _spare_cores(self, scheduler: Scheduler) -> None:
         """Leave the cores of those that hold bandwidth to them, and have clients do so."""
-        if not scheduler.bandwidth.is_used and not self._held_cores.spared:
-            return
         now = time.monotonic()
         holding = scheduler.bandwidth.holding(now)
+        if not holding and not self._held_cores.spared:
+            return
         held = [core for worker in self._workers if worker.domain_id in holding for core in worker.config.cores]
         if self._held_cores.update(held, now):
             self._own_cores.spare(self._held_cores.spared)

@@ -1,30 +1,34 @@
 """Steps that give way compute in the scheduling class SCHED_IDLE, see sched(7).
 
-Whoever else wants their core has it at once, and the system takes it for an idle one when it looks for a place for
-somebody, so that it breaks in on these steps rather than on those that they give way to. A thread may enter the class
-unasked, but leaves it only with CAP_SYS_NICE or an RLIMIT_NICE of 20: where it could not, nothing changes.
+The system takes a core where nobody else computes for an idle one when it looks for a place for somebody, so that it
+breaks in on these steps rather than on those that they give way to. Others of the same group (a cgroup, or with
+autogroup a session) that want the core have nearly all of it. A thread may enter the class unasked, but leaves it only
+with CAP_SYS_NICE or an RLIMIT_NICE of 20: where it could not, nothing changes. Nor does it where somebody has put the
+process into another class than the usual one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import threading
 
 from superinfer.executor.time_slices import LONG_S, ask_for_slices
 
 PATIENCE = 3.0
-"""A step that takes so many times as long as planned gets nothing of its core: it then takes its share again."""
+"""A step that takes so many times as long as planned gets too little of its core, and is recalled from the class."""
 
 
 class IdleClass:
     """Of the thread that uses it. `is_open` where it may enter it and leave it again."""
 
     def __init__(self) -> None:
-        self.is_open = hasattr(os, "SCHED_IDLE") and _has_way_back()
+        self.is_open = sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER and _has_way_back()
         self._is_in = False
 
     def enter(self) -> None:
-        """Compute only while nobody else wants the core."""
+        """Leave the core to others."""
         if self.is_open and not self._is_in:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             self._is_in = True
@@ -32,9 +36,19 @@ class IdleClass:
     def leave(self) -> None:
         """Compute as everybody does; nothing changes outside the class."""
         if self._is_in:
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-            ask_for_slices(LONG_S)  # entering has forgotten them
             self._is_in = False
+            try:
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            except OSError:  # privileges have been taken away; once is enough
+                self.is_open = False
+            ask_for_slices(LONG_S)  # entering has forgotten them
+
+
+def recall(thread_id: int) -> None:
+    """Have a thread of any process leave the class, if it is in it."""
+    with contextlib.suppress(OSError):  # it has ended
+        if os.sched_getscheduler(thread_id) == os.SCHED_IDLE:
+            os.sched_setscheduler(thread_id, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _has_way_back() -> bool:

@@ -93,6 +93,7 @@ class EngineProcess:
             for frame in self._socket.recv_multipart():
                 message = msgspec.msgpack.decode(frame, type=EngineMessage)
                 if isinstance(message, EngineReady):
+                    self._socket.close()  # what the engine tells its clients would wait here for ever
                     return message
                 if isinstance(message, EngineFailed):
                     raise rebuild_error(message.kind, message.message)

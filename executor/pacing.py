@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from superinfer.executor.idle_class import PATIENCE, IdleClass
+from superinfer.executor.idle_class import IdleClass
 from superinfer.scheduler.steps import StepPlan
 
 
 class Pace:
     """To be entered for a step; sleeps for the plan's `pause_s` then. To be told after each part of it what share of
-    its traffic that was; sleeps until that is due. For a plan that does not give way it does nothing.
+    its traffic that was; sleeps until that is due. For a plan that is best effort beside nothing it does nothing.
     """
 
     def __init__(
@@ -39,10 +39,11 @@ class Pace:
     def __enter__(self) -> Callable[[float], None] | None:
         """What is to be told, if anything is."""
         plan = self._plan
-        if not plan.gives_way:
+        if plan.gives_way:
+            self._idle_class.enter()
+        if plan.paced_s <= 0.0 and plan.pause_s <= 0.0:
             return None
         self._started_s = self._clock() + plan.pause_s
-        self._idle_class.enter()
         if plan.pause_s > 0.0:
             self._sleep(plan.pause_s)
         return self._moved
@@ -58,8 +59,6 @@ class Pace:
     def _moved(self, share: float) -> None:
         """A part of the step is done that made up `share` of its traffic."""
         self._share += share
-        passed_s = self._clock() - self._started_s
-        if (ahead_s := self._plan.paced_s * self._share - passed_s) > 0.0:
+        ahead_s = self._started_s + self._plan.paced_s * self._share - self._clock()
+        if ahead_s > 0.0:
             self._sleep(ahead_s)
-        elif passed_s > PATIENCE * self._plan.predicted_s:
-            self._idle_class.leave()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from superinfer.executor.idle_class import PATIENCE
 from superinfer.scheduler.steps import StepPlan, StepResult
 
 DEPTH = 2
@@ -28,6 +29,7 @@ _GAIN = 0.2
 class _Flight:
     step_id: int
     predicted_s: float
+    gives_way: bool
 
 
 class StepPipeline:
@@ -51,7 +53,7 @@ class StepPipeline:
         """A plan that took `planning_s` to make went to the worker."""
         if not self._flights:
             self._started_s = now
-        self._flights.append(_Flight(plan.step_id, plan.predicted_s))
+        self._flights.append(_Flight(plan.step_id, plan.predicted_s, plan.gives_way))
         self.planning_s += _GAIN * (planning_s - self.planning_s)
 
     def received(self, result: StepResult) -> None:
@@ -79,6 +81,17 @@ class StepPipeline:
         if len(self._flights) >= DEPTH:
             return None
         return max(self.expected_end_s - LEAD_S - LEAD_PLANS * self.planning_s, 0.0)
+
+    @property
+    def patience_ends_s(self) -> float | None:
+        """When the running step has given way for too long; None where it does not, or does not any more."""
+        if not self._flights or not self._flights[0].gives_way:
+            return None
+        return self._started_s + PATIENCE * self._flights[0].predicted_s
+
+    def lose_patience(self) -> None:
+        """The running step gives way no longer."""
+        self._flights[0].gives_way = False
 
     @property
     def hung_at_s(self) -> float | None:

@@ -18,20 +18,26 @@ LINGER_S = 5.0
 
 
 class SparedCores:
-    """Keeps all threads of this process off cores, as long as others that it may use are left."""
+    """Keeps all threads of this process off cores, as long as others that it may use are left. One for each process.
+
+    What it may use is what its calling thread may when cores begin to be spared.
+    """
 
     def __init__(self) -> None:
-        self._usable = frozenset(os.sched_getaffinity(0))
+        self._usable: frozenset[int] = frozenset()
         self._spared: frozenset[int] = frozenset()
 
     def spare(self, cores: Collection[int]) -> None:
-        """Keep off these from now on, and off no others."""
+        """Keep off these from now on, and off no others. Where that cannot be, threads stay where they are."""
         spared = frozenset(cores)
         if spared == self._spared:
             return
-        self._spared = spared
-        with contextlib.suppress(SuperInferError):  # cores may have gone since; the threads then stay where they are
+        # Without a descriptor left, threads cannot be listed; cores may have gone since.
+        with contextlib.suppress(SuperInferError, OSError):
+            if not self._spared:
+                self._usable = frozenset(os.sched_getaffinity(0))
             pin_threads(os.getpid(), sorted(self._usable - spared or self._usable))
+            self._spared = spared
 
 
 class HeldCores:

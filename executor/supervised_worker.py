@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+import math
 
 from superinfer.contracts.errors import SuperInferError
 from superinfer.executor.config import WorkerConfig
+from superinfer.executor.idle_class import recall
 from superinfer.executor.pipeline import StepPipeline
 from superinfer.executor.worker_forks import ForkServer
 from superinfer.executor.worker_messages import WorkerReady
@@ -68,6 +70,23 @@ class SupervisedWorker:
         if self.state in (WorkerState.UP, WorkerState.STARTING):
             return True
         return self._restarts and self.start_failures < MAX_START_FAILURES
+
+    def next_timer_s(self, now: float) -> float:
+        """When it needs attention unasked: start or restart, hang, a step that gives way, time for a plan."""
+        if self.state is not WorkerState.UP:
+            return self.timer_s if self.timer_s is not None else math.inf
+        timers = [self.pipeline.hung_at_s, self.pipeline.patience_ends_s]
+        plan_at_s = self.pipeline.plan_at_s
+        if len(self.pipeline) and plan_at_s is not None and plan_at_s > now:
+            timers.append(plan_at_s)
+        return min((timer for timer in timers if timer is not None), default=math.inf)
+
+    def hurry(self, now: float) -> None:
+        """A step that has given way for too long takes its share of the core again."""
+        ends_s = self.pipeline.patience_ends_s
+        if ends_s is not None and now >= ends_s:
+            recall(self.pid)
+            self.pipeline.lose_patience()
 
     def start(self, now: float) -> None:
         """Start the process; its model loads in the background. OSError where no process can be made."""

@@ -67,7 +67,7 @@ class BestEffortShare:
         bearable_s = gigabytes / self._cap_gb_per_s(domain_id, holding, now)
         if bearable_s > step_s:
             paced_s = max(paced_s, min(bearable_s, MOST_PACED_S))
-        pacing = Pacing(paced_s, self._interference.pause_s(holding, now), gigabytes)
+        pacing = Pacing(paced_s, self._interference.pause_s(holding, now), gigabytes, domain_id not in holding)
         self._interference.planned(domain_id, now + pacing.pause_s + max(paced_s, step_s))
         return pacing
 

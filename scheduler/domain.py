@@ -113,18 +113,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """How a step gives way to bandwidth that others have reserved: it rests for `pause_s`, then moves `moved_gb` over
-    `paced_s`. All are 0 but for one of nothing but best effort beside a reservation; 0 s is as fast as it can.
+    """How a step of nothing but best effort gives way to bandwidth that others have reserved: it rests for `pause_s`,
+    then moves `moved_gb` over `paced_s`, where 0 s is as fast as it can, and leaves its core to others where it
+    `gives_way`, its own domain holding none. What it takes says nothing of the device.
     """
 
     paced_s: float = 0.0
     pause_s: float = 0.0
     moved_gb: float = 0.0
-
-    @property
-    def takes_its_time(self) -> bool:
-        """Whether it is slow on purpose, which says nothing of the device."""
-        return self.paced_s > 0.0 or self.pause_s > 0.0
+    gives_way: bool = False
 
 
 NOT_PACED = Pacing()

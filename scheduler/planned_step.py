@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from superinfer.scheduler.domain import NOT_PACED, Batch, InFlightStep, Pacing
+from superinfer.scheduler.domain import Batch, InFlightStep, Pacing
 from superinfer.scheduler.step_builder import StepBuilder
 from superinfer.scheduler.steps import StepPlan
 
@@ -28,7 +28,7 @@ def send_off(builder: StepBuilder, pacing: Pacing) -> StepPlan:
         decode_blocks=builder.decode_blocks,
         sequences=builder.chunks,
         predicted_s=pacing.pause_s + max(builder.step_s, pacing.paced_s),
-        gives_way=pacing is not NOT_PACED,
+        gives_way=pacing.gives_way,
         paced_s=pacing.paced_s,
         pause_s=pacing.pause_s,
     )

@@ -63,8 +63,8 @@ class StepPlan(msgspec.Struct, kw_only=True):
     blocks in `partial_saves` only the slots from the third number to before the fourth are saved: the others are
     already, or are empty.
 
-    A step that `gives_way` is best effort beside reserved bandwidth: it computes only while nobody else wants its core,
-    waits for `pause_s` first, and takes at least `paced_s` after that, its memory traffic spread over it.
+    Best effort beside reserved bandwidth waits for `pause_s` first, and takes at least `paced_s` after that, its memory
+    traffic spread over it; where it `gives_way`, it leaves its core to whoever else wants it.
     """
 
     domain_id: str

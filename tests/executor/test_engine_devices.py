@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 import zmq
-from engine_harness import RUNNER, START_S, collect, is_right, toy_config, toy_request
+from engine_harness import RUNNER, START_S, Received, collect, is_right, toy_config, toy_request
 
 from superinfer.contracts.contract import BEST_EFFORT_ID, Bound, ResourceConstraints, SLOContract
 from superinfer.executor import device_watch, spared_cores
 from superinfer.executor.client import EngineClient
 from superinfer.executor.config import EngineConfig
 from superinfer.executor.engine import Engine
+from superinfer.executor.idle_class import IdleClass
 from superinfer.executor.messages import Shutdown
 from superinfer.executor.runtime.curve_file import save_curve
 from superinfer.executor.runtime.description import HealthEvent
@@ -175,14 +178,15 @@ def test_engine_and_clients_keep_off_a_holders_core_and_come_back(
         clients = [EngineClient(endpoint, own_cores=told), EngineClient(endpoint, own_cores=late)]
         try:
             await clients[0].connect(START_S)
-            stream = asyncio.create_task(collect(clients[0], reserved_request(0, 60)))
-            await asyncio.sleep(0.3)
+            stream = asyncio.create_task(collect(clients[0], reserved_request(0, 200)))
+            await until(lambda: [0] in told.cores)
             beside = os.sched_getaffinity(0)
             await clients[1].connect(START_S)
+            await until(lambda: late.cores == [[0]])
+            await clients[0].abort("r0")
             await stream
-            await asyncio.sleep(0.2)
-            await clients[0].stats()  # an engine that sleeps has nobody to keep off
-            await asyncio.sleep(0.1)
+            while told.cores[-1]:
+                await clients[0].stats()  # an engine that sleeps has nobody to keep off
             return beside, os.sched_getaffinity(0)
         finally:
             for client in clients:
@@ -192,5 +196,42 @@ def test_engine_and_clients_keep_off_a_holders_core_and_come_back(
         beside, after = asyncio.run(scenario())
     assert beside == usable - {0}
     assert after == usable
-    assert told.cores == [[0], [], []]  # beside the stream, after it, and when it closes
-    assert late.cores == told.cores
+    assert told.cores[-3:] == [[0], [], []]  # beside the stream, after it, and when it closes
+    assert late.cores == [[0], [], []]
+
+
+@pytest.mark.skipif(not IdleClass().is_open, reason="this process may not leave SCHED_IDLE")
+def test_a_step_that_has_given_way_for_too_long_is_recalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPERINFER_CACHE", str(tmp_path / "cache"))
+    runtime = SimulatedRuntime(parse_topology(FILE, "test"))
+    config, _ = reserving(tmp_path, runtime)
+    endpoint = f"ipc://{tmp_path}/engine.sock"
+
+    async def scenario() -> bool:
+        client = EngineClient(endpoint)
+        try:
+            pid = (await client.connect(START_S)).domains[1].worker_pid
+            stream = asyncio.create_task(collect(client, reserved_request(0, 400)))
+            hog, received = toy_request(1, max_tokens=300), Received()
+            task = asyncio.create_task(collect(client, hog, received))
+            await until(lambda: len(received.token_ids) > 5)
+            os.kill(pid, signal.SIGSTOP)  # in the place of somebody who takes all of its core
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+            await until(lambda: os.sched_getscheduler(pid) == os.SCHED_OTHER)
+            os.kill(pid, signal.SIGCONT)
+            await client.abort("r0")
+            await asyncio.gather(stream, task)
+            return is_right(hog, received)
+        finally:
+            await client.close()
+
+    with engine_on(runtime, config, endpoint):
+        assert asyncio.run(scenario())
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so; it fails after 30 s."""
+    deadline_s = time.monotonic() + 30.0
+    while not is_so():
+        assert time.monotonic() < deadline_s, "it has not come to be so"
+        await asyncio.sleep(0.01)

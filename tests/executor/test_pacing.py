@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superinfer.executor.idle_class import PATIENCE, IdleClass
+from superinfer.executor.idle_class import IdleClass, recall
 from superinfer.executor.pacing import Pace
 from superinfer.executor.time_slices import ask_for_slices
 from superinfer.scheduler.steps import StepPlan
@@ -42,8 +42,7 @@ class Class(IdleClass):
 
 
 def step(time: Time, paced_s: float = 0.0, pause_s: float = 0.0, idle_class: Class | None = None) -> Pace:
-    predicted_s = pause_s + max(paced_s, 0.02)
-    plan = StepPlan(domain_id="0", step_id=1, predicted_s=predicted_s, gives_way=True, paced_s=paced_s, pause_s=pause_s)
+    plan = StepPlan(domain_id="0", step_id=1, gives_way=idle_class is not None, paced_s=paced_s, pause_s=pause_s)
     return Pace(plan, idle_class or Class(), clock=time.clock, sleep=time.sleep)
 
 
@@ -83,48 +82,81 @@ def test_a_step_that_pauses_first_has_all_of_its_time_after_that() -> None:
     assert time.now == pytest.approx(5.2)
 
 
-def test_a_step_that_does_not_give_way_is_told_nothing() -> None:
+def test_a_step_beside_nothing_is_told_nothing() -> None:
     idle_class = Class()
-    with Pace(StepPlan(domain_id="0", step_id=1, predicted_s=0.02), idle_class) as moved:
+    with Pace(StepPlan(domain_id="0", step_id=1), idle_class) as moved:
         assert moved is None
         assert not idle_class.is_in
 
 
-def test_a_step_leaves_its_core_to_others_until_it_ends() -> None:
+@pytest.mark.parametrize("paced_s", [0.0, 0.1])
+def test_a_step_that_gives_way_leaves_its_core_to_others_until_it_ends(paced_s: float) -> None:
     idle_class = Class()
-    with step(Time(), 0.1, idle_class=idle_class) as moved:
-        assert moved is not None
-        moved(1.0)
+    with step(Time(), paced_s, idle_class=idle_class) as moved:
+        assert (moved is not None) == (paced_s > 0.0)
         assert idle_class.is_in
     assert not idle_class.is_in
 
 
-def test_a_step_that_gets_nothing_of_its_core_takes_its_share_again() -> None:
-    time, idle_class = Time(), Class()
-    moved = entered(step(time, 0.1, idle_class=idle_class))
-    time.now += 0.9 * PATIENCE * 0.1
-    moved(0.5)
-    assert idle_class.is_in
-    time.now += 0.2 * PATIENCE * 0.1
-    moved(0.1)
+def test_a_step_that_fails_leaves_the_class_as_well() -> None:
+    idle_class = Class()
+    with pytest.raises(ValueError), step(Time(), idle_class=idle_class):
+        raise ValueError
     assert not idle_class.is_in
 
 
+def usable_class() -> IdleClass:
+    if not (idle_class := IdleClass()).is_open:
+        pytest.skip("this process is in another class, or may not leave SCHED_IDLE")
+    return idle_class
+
+
 def test_the_idle_class_is_left_as_it_was_entered() -> None:
-    idle_class, before = IdleClass(), os.sched_getscheduler(0)
+    idle_class = usable_class()
     idle_class.enter()
-    entered_class = os.sched_getscheduler(0)
+    assert os.sched_getscheduler(0) == os.SCHED_IDLE
     idle_class.leave()
     ask_for_slices(0.0)
-    assert os.sched_getscheduler(0) == before
-    if entered_class == before:
-        pytest.skip("this process may not leave SCHED_IDLE, and so does not enter it")
-    assert entered_class == os.SCHED_IDLE
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
-def test_who_gives_way_gets_next_to_nothing_beside_another() -> None:
+def test_a_class_that_cannot_be_left_any_more_is_not_entered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle_class, entered = usable_class(), []
+
+    def set_scheduler(thread_id: int, policy: int, parameters: os.sched_param) -> None:
+        if policy == os.SCHED_OTHER:
+            raise PermissionError
+        entered.append(policy)
+
+    monkeypatch.setattr(os, "sched_setscheduler", set_scheduler)
+    for _ in range(2):
+        idle_class.enter()
+        idle_class.leave()
+    assert entered == [os.SCHED_IDLE]
+
+
+def test_another_process_is_recalled_from_the_class() -> None:
+    usable_class()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)  # until the parent closes its side
+        os._exit(0)
+    try:
+        os.sched_setscheduler(child, os.SCHED_IDLE, os.sched_param(0))
+        recall(child)
+        assert os.sched_getscheduler(child) == os.SCHED_OTHER
+    finally:
+        os.close(write)
+        os.waitpid(child, 0)
+        os.close(read)
+    recall(child)  # one that has ended is no error
+
+
+def test_who_gives_way_gets_next_to_nothing_beside_another_of_its_group() -> None:
     """Two processes on one core: the kernel's word on the class that steps enter."""
-    idle_class, cores, policy = IdleClass(), os.sched_getaffinity(0), os.sched_getscheduler(0)
+    idle_class, cores = usable_class(), os.sched_getaffinity(0)
     core = max(cores)
     os.sched_setaffinity(0, {core})
     read, write = os.pipe()
@@ -137,8 +169,6 @@ def test_who_gives_way_gets_next_to_nothing_beside_another() -> None:
         os._exit(0)
     try:
         idle_class.enter()
-        if os.sched_getscheduler(0) == policy:
-            pytest.skip("this process may not leave SCHED_IDLE, and so does not enter it")
         os.read(read, 1)
         own_s = time.thread_time()
         while os.waitpid(rival, os.WNOHANG) == (0, 0):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superinfer.executor.cores import assign_cores
+from superinfer.executor.idle_class import PATIENCE
 from superinfer.executor.pipeline import HANG_S, LEAD_S, StepPipeline
 from superinfer.scheduler.steps import StepPlan, StepResult
 
@@ -54,6 +55,18 @@ def test_the_waiting_step_starts_when_the_running_one_ends():
     assert pipeline.plan_at_s is None
     pipeline.received(result(0, 50.0, 50.1))
     assert pipeline.expected_end_s == pytest.approx(50.4)
+
+
+def test_patience_with_a_step_that_gives_way_ends_once():
+    pipeline = StepPipeline()
+    pipeline.sent(plan(0, 0.1), now=50.0, planning_s=0.0)
+    assert pipeline.patience_ends_s is None
+    pipeline.sent(StepPlan(domain_id="0", step_id=1, predicted_s=0.1, gives_way=True), now=50.05, planning_s=0.0)
+    assert pipeline.patience_ends_s is None
+    pipeline.received(result(0, 50.0, 50.1))
+    assert pipeline.patience_ends_s == pytest.approx(50.1 + PATIENCE * 0.1)
+    pipeline.lose_patience()
+    assert pipeline.patience_ends_s is None
 
 
 def test_a_step_without_a_result_counts_as_hung_after_the_longer_of_the_two_bounds():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
 import pytest
 
+from superinfer.executor import spared_cores
 from superinfer.executor.spared_cores import LINGER_S, HeldCores, SparedCores
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core alone cannot be spared")
@@ -16,26 +18,50 @@ needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="o
 def test_every_thread_keeps_off_and_comes_back() -> None:
     usable = os.sched_getaffinity(0)
     spared = max(usable)
-    done, native_id = threading.Event(), []
-    thread = threading.Thread(target=lambda: (native_id.append(threading.get_native_id()), done.wait(10)))
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
     thread.start()
+    assert thread.native_id is not None
     own = SparedCores()
     try:
         own.spare([spared])
         assert os.sched_getaffinity(0) == usable - {spared}
-        assert os.sched_getaffinity(native_id[0]) == usable - {spared}
+        assert os.sched_getaffinity(thread.native_id) == usable - {spared}
+        own.spare([])
+        assert os.sched_getaffinity(0) == os.sched_getaffinity(thread.native_id) == usable
     finally:
         own.spare([])
-    assert os.sched_getaffinity(0) == os.sched_getaffinity(native_id[0]) == usable
-    done.set()
-    thread.join()
+        done.set()
+        thread.join()
 
 
-def test_where_no_other_core_is_left_nothing_changes() -> None:
+@needs_two_cores
+def test_where_no_other_core_is_left_it_keeps_off_none() -> None:
     usable = os.sched_getaffinity(0)
     own = SparedCores()
-    own.spare(usable)
+    try:
+        own.spare([max(usable)])
+        own.spare(usable)
+        assert os.sched_getaffinity(0) == usable
+    finally:
+        own.spare([])
+
+
+@needs_two_cores
+def test_what_could_not_be_done_is_done_when_it_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    usable = os.sched_getaffinity(0)
+    own = SparedCores()
+    own.spare([max(usable)])
+    with monkeypatch.context() as patch:
+        patch.setattr(spared_cores, "pin_threads", fail)
+        own.spare([])
+    assert os.sched_getaffinity(0) == usable - {max(usable)}
+    own.spare([])
     assert os.sched_getaffinity(0) == usable
+
+
+def fail(pid: int, cores: list[int]) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def test_a_core_is_spared_for_a_while_after_it_was_held() -> None:

@@ -290,6 +290,7 @@ def test_a_step_of_best_effort_beside_a_reservation_is_spread_until_the_rest_of_
     stream = scheduler.plan("a", 0.0)
     assert stream is not None
     assert stream.paced_s == 0.0  # the holder is never held back
+    assert not stream.gives_way
     device = SimulatedDevice("b", MODEL)
     scheduler.observe(device.execute(free), 0.1)
     correction = scheduler.model.correction
@@ -298,6 +299,7 @@ def test_a_step_of_best_effort_beside_a_reservation_is_spread_until_the_rest_of_
     moved_gb = (2e8 + 1e3 * 9) / 1e9
     assert paced.paced_s == pytest.approx(moved_gb / (BANDWIDTH - 6.0), rel=0.01)
     assert paced.predicted_s == paced.paced_s
+    assert paced.gives_way
     device.now = 0.1
     result = device.execute(paced)
     assert result.duration_s == pytest.approx(paced.paced_s)
@@ -307,6 +309,32 @@ def test_a_step_of_best_effort_beside_a_reservation_is_spread_until_the_rest_of_
     after = scheduler.plan("b", result.finished_s)
     assert after is not None
     assert after.paced_s == 0.0
+    assert not after.gives_way
+
+
+def test_a_step_that_only_leaves_its_core_to_others_teaches_nothing_either() -> None:
+    scheduler = shared_scheduler(weight_bytes=1e3)
+    scheduler.add(request("best", "best", 0.0), 0.0)
+    scheduler.add(request("big", "big", 0.0, outputs=20), 0.0)
+    assert scheduler.plan("a", 0.0) is not None
+    plan = scheduler.plan("b", 0.0)
+    assert plan is not None
+    assert plan.gives_way
+    assert plan.paced_s == 0.0
+    result, correction = SimulatedDevice("b", MODEL).execute(plan), scheduler.model.correction
+    result.finished_s += 1.0  # somebody had its core
+    scheduler.observe(result, result.finished_s)
+    assert scheduler.model.correction == correction
+
+
+def test_best_effort_in_the_holders_own_domain_keeps_its_core() -> None:
+    """The holder's next step waits for it."""
+    scheduler = shared_scheduler()
+    scheduler.add(request("big", "big", 0.0, outputs=20), 0.0)
+    assert scheduler.plan("a", 0.0) is not None
+    shape = StepShape(tokens=1, decodes=1, rows=1)
+    assert not scheduler.bandwidth.pacing("a", [], shape, MODEL, 0.0).gives_way
+    assert scheduler.bandwidth.pacing("b", [], shape, MODEL, 0.0).gives_way
 
 
 @given(weight_gb=st.floats(1e-3, 2.0), wanted=st.sampled_from(["big", "small", "other"]))
