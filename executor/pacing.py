@@ -1,5 +1,5 @@
 """How a step gives way: its memory traffic is spread over the time of the plan, so that others find the rest of the bus
-free, and it computes only while nobody else wants its core.
+free, and its core is left to others.
 
 A rate kept only on the average of whole steps would let a hog run at full speed for tens of milliseconds and rest for
 as long: whoever shares the memory with it would have fast and slow steps. Sleeping after each layer keeps bursts below
