@@ -6,7 +6,8 @@ A random model whose KV has the shape of SmolLM2-135M's (30 layers, 3 heads of 6
 that long contexts are soon there. Prints, for memory that outlives the workers and for recomputation: from the death
 noticed to the start of the first step that holds the moved requests (median, p99), tokens recomputed in it, the longest
 silence that a client sees, and how long the dead worker's place was empty. An undisturbed run then makes as many tokens
-of the same requests. Ends with 1 where one differs, is lost or doubled.
+of the same requests as the first of these, and tokens are compared as far as both go. Ends with 1 where one differs, is
+lost or doubled.
 
 Prompts are prefilled once in each of the three runs, and decoding goes on from kill to kill: 50 kills take about as
 long as two prefills.
@@ -205,7 +206,7 @@ def main() -> int:
                 ),
             )
             if kills or (name == UNDISTURBED and not options.no_reference):
-                tokens = 0 if kills else max(len(one.tokens) for seen in runs.values() for one in seen)
+                tokens = 0 if kills else max(len(one.tokens) for one in next(iter(runs.values())))
                 report[name], runs[name] = asyncio.run(measure(config, lengths, kills, tokens))
                 print(name, json.dumps(report[name]), file=sys.stderr, flush=True)
     whole = not any(one.lost or one.doubled for seen in runs.values() for one in seen)
