@@ -38,7 +38,7 @@ from superinfer.executor.messages import (
     Tokens,
 )
 from superinfer.executor.silence import SILENCE_S
-from superinfer.executor.spared_cores import SparedCores
+from superinfer.executor.spared_cores import OwnCores
 from superinfer.executor.worker_messages import rebuild_error
 from superinfer.scheduler.outputs import StageTimes
 from superinfer.scheduler.request import Request
@@ -72,13 +72,14 @@ class EngineClient:
         *,
         engine_alive: Callable[[], bool] | None = None,
         silence_s: float = SILENCE_S,
-        own_cores: SparedCores | None = None,
+        own_cores: OwnCores | None = None,
     ) -> None:
         self.domain_events: list[DomainEvent] = []
         self.resumptions: list[Resumed] = []
         self._endpoint = endpoint
         self._engine_alive = engine_alive
         self._own_cores = own_cores
+        self._spared: list[int] = []
         # The context of the whole process: one of its own, collected as garbage in a cycle with its sockets, would wait
         # for them for ever.
         self._socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
@@ -220,7 +221,8 @@ class EngineClient:
             case DomainEvent():
                 self.domain_events.append(message)
             case CoresSpared():
-                self._spare(message.cores)
+                self._spared = message.cores
+                self._keep_off_cores()
             case Resumed():
                 self.resumptions.append(message)
             case Pong():
@@ -247,6 +249,7 @@ class EngineClient:
         beat_s, silent_beats = min(_BEAT_S, self._silence_s / 2), 0
         while True:
             await asyncio.sleep(beat_s)
+            self._keep_off_cores()  # again, where it could not be done before
             silent_beats = 0 if self._heard else silent_beats + 1
             self._heard = False
             if silent_beats and not self._asked:
@@ -266,11 +269,12 @@ class EngineClient:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
         self._end_all(self._failure)
-        self._spare([])
+        self._spared = []
+        self._keep_off_cores()
 
-    def _spare(self, cores: list[int]) -> None:
+    def _keep_off_cores(self) -> None:
         if self._own_cores is not None:
-            self._own_cores.spare(cores)
+            self._own_cores.keep_off(self._spared)
 
     def _end_all(self, error: EngineError) -> None:
         """End whatever is open with this error."""

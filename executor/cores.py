@@ -9,7 +9,7 @@ def assign_cores(domains: int, cores: list[int]) -> tuple[list[list[int]], list[
     Each worker gets one core, from the last downwards, and shares one only where there are more workers
     than cores: a single-thread worker loses most when another process takes its core in mid-step. The
     engine gets all cores that have no worker; where every core has one it stays free to run on whichever is
-    idle, since its work is short.
+    idle, since its work is short, but for those that are spared (`spared_cores`).
     """
     ordered = sorted(cores)
     workers = [[ordered[-1 - i % len(ordered)]] for i in range(domains)]

@@ -43,7 +43,7 @@ from superinfer.executor.messages import (
 from superinfer.executor.recovery import Recovery
 from superinfer.executor.runtime.base import DeviceRuntime
 from superinfer.executor.runtime.cpu import CpuRuntime
-from superinfer.executor.spared_cores import HeldCores, SparedCores
+from superinfer.executor.spared_cores import HeldCores, OwnCores
 from superinfer.executor.supervised_worker import SupervisedWorker, WorkerState
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.executor.worker_forks import ForkServer
@@ -95,7 +95,7 @@ class Engine:
         runtime = runtime or CpuRuntime()
         self._devices = DeviceWatch(runtime)
         self._limits = BandwidthLimits(runtime)
-        self._own_cores = SparedCores()
+        self._own_cores = OwnCores()
         self._held_cores = HeldCores()
         self._workers = [
             SupervisedWorker(
@@ -144,7 +144,7 @@ class Engine:
                 self._forks.close()
             close_pools(self._kv_pools)
             self._devices.close()
-            self._own_cores.spare([])
+            self._own_cores.keep_off([])
             if isinstance(self._scheduler, JournaledScheduler):
                 self._scheduler.close()
             self._context.destroy(linger=_FLUSH_MS)
@@ -376,13 +376,14 @@ class Engine:
 
     def _spare_cores(self, scheduler: Scheduler) -> None:
         """Leave the cores of those that hold bandwidth to them, and have clients do so."""
+        self._own_cores.keep_off(self._held_cores.spared)  # again, where it could not be done before
         now = time.monotonic()
         holding = scheduler.bandwidth.holding(now)
         if not holding and not self._held_cores.spared:
             return
         held = [core for worker in self._workers if worker.domain_id in holding for core in worker.config.cores]
         if self._held_cores.update(held, now):
-            self._own_cores.spare(self._held_cores.spared)
+            self._own_cores.keep_off(self._held_cores.spared)
             self._hub.broadcast(CoresSpared(self._held_cores.spared))
 
     def _drop_orphans(self, scheduler: Scheduler) -> None:

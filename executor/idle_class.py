@@ -1,10 +1,10 @@
-"""Steps that give way compute in the scheduling class SCHED_IDLE, see sched(7).
+"""Steps that leave their core to others compute in the scheduling class SCHED_IDLE, see sched(7).
 
 The system takes a core where nobody else computes for an idle one when it looks for a place for somebody, so that it
-breaks in on these steps rather than on those that they give way to. Others of the same group (a cgroup, or with
-autogroup a session) that want the core have nearly all of it. A thread may enter the class unasked, but leaves it only
-with CAP_SYS_NICE or an RLIMIT_NICE of 20: where it could not, nothing changes. Nor does it where somebody has put the
-process into another class than the usual one.
+breaks in on these steps rather than on those of a holder of bandwidth. Others of the same group (a cgroup, or with
+autogroup a session) that want the core have nearly all of it. A thread may enter the class without a privilege, but
+leaves it only with CAP_SYS_NICE or an RLIMIT_NICE of 20: where it could not, nothing changes, and neither does it where
+somebody has put the process into another class than the usual one.
 """
 
 from __future__ import annotations
@@ -41,14 +41,17 @@ class IdleClass:
                 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             except OSError:  # privileges have been taken away; once is enough
                 self.is_open = False
+                return
             ask_for_slices(LONG_S)  # entering has forgotten them
 
 
-def recall(thread_id: int) -> None:
-    """Have a thread of any process leave the class, if it is in it."""
-    with contextlib.suppress(OSError):  # it has ended
+def recall(thread_id: int) -> bool:
+    """Have a thread of any process leave the class; False where it is not in it, or cannot be told."""
+    with contextlib.suppress(OSError):
         if os.sched_getscheduler(thread_id) == os.SCHED_IDLE:
             os.sched_setscheduler(thread_id, os.SCHED_OTHER, os.sched_param(0))
+            return True
+    return False
 
 
 def _has_way_back() -> bool:

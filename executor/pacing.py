@@ -18,7 +18,7 @@ from superinfer.scheduler.steps import StepPlan
 
 class Pace:
     """To be entered for a step; sleeps for the plan's `pause_s` then. To be told after each part of it what share of
-    its traffic that was; sleeps until that is due. For a plan that is best effort beside nothing it does nothing.
+    its traffic that was; sleeps until that is due. For any other plan it does nothing.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Pace:
     def __enter__(self) -> Callable[[float], None] | None:
         """What is to be told, if anything is."""
         plan = self._plan
-        if plan.gives_way:
+        if plan.leaves_core:
             self._idle_class.enter()
         if plan.paced_s <= 0.0 and plan.pause_s <= 0.0:
             return None

@@ -29,7 +29,9 @@ _GAIN = 0.2
 class _Flight:
     step_id: int
     predicted_s: float
-    gives_way: bool
+    leaves_core: bool
+    patience: float = PATIENCE
+    is_recalled: bool = False
 
 
 class StepPipeline:
@@ -53,7 +55,7 @@ class StepPipeline:
         """A plan that took `planning_s` to make went to the worker."""
         if not self._flights:
             self._started_s = now
-        self._flights.append(_Flight(plan.step_id, plan.predicted_s, plan.gives_way))
+        self._flights.append(_Flight(plan.step_id, plan.predicted_s, plan.leaves_core))
         self.planning_s += _GAIN * (planning_s - self.planning_s)
 
     def received(self, result: StepResult) -> None:
@@ -62,7 +64,7 @@ class StepPipeline:
             raise ValueError(f"result of step {result.step_id} is not the one awaited")
         flight = self._flights.popleft()
         self._started_s = result.finished_s
-        if flight.predicted_s > 0.0:
+        if flight.predicted_s > 0.0 and not flight.is_recalled:
             ratio = min(max(result.duration_s / flight.predicted_s, 0.25), 4.0)
             self.ratio += _GAIN * (ratio - self.ratio)
 
@@ -84,14 +86,15 @@ class StepPipeline:
 
     @property
     def patience_ends_s(self) -> float | None:
-        """When the running step has given way for too long; None where it does not, or does not any more."""
-        if not self._flights or not self._flights[0].gives_way:
+        """When the running step has left its core for too long; None where it does not, or was recalled."""
+        if not self._flights or not self._flights[0].leaves_core or self._flights[0].is_recalled:
             return None
-        return self._started_s + PATIENCE * self._flights[0].predicted_s
+        return self._started_s + self._flights[0].patience * self._flights[0].predicted_s
 
-    def lose_patience(self) -> None:
-        """The running step gives way no longer."""
-        self._flights[0].gives_way = False
+    def lost_patience(self, *, is_recalled: bool) -> None:
+        """The running step was recalled; one that had not left its core yet is looked at again after as long."""
+        self._flights[0].is_recalled = is_recalled
+        self._flights[0].patience *= 2.0
 
     @property
     def hung_at_s(self) -> float | None:

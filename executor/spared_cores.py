@@ -17,7 +17,7 @@ LINGER_S = 5.0
 """A core is spared so long after its worker last held bandwidth: requests come and go."""
 
 
-class SparedCores:
+class OwnCores:
     """Keeps all threads of this process off cores, as long as others that it may use are left. One for each process.
 
     What it may use is what its calling thread may when cores begin to be spared.
@@ -27,7 +27,7 @@ class SparedCores:
         self._usable: frozenset[int] = frozenset()
         self._spared: frozenset[int] = frozenset()
 
-    def spare(self, cores: Collection[int]) -> None:
+    def keep_off(self, cores: Collection[int]) -> None:
         """Keep off these from now on, and off no others. Where that cannot be, threads stay where they are."""
         spared = frozenset(cores)
         if spared == self._spared:
@@ -41,14 +41,14 @@ class SparedCores:
 
 
 class HeldCores:
-    """Those to spare for who holds bandwidth: held now, or a short while ago. Ascending."""
+    """The cores to spare for whoever holds bandwidth, now or a short while ago; ascending."""
 
     def __init__(self) -> None:
         self.spared: list[int] = []
         self._until_s: dict[int, float] = {}
 
     def update(self, held: Collection[int], now: float) -> bool:
-        """Whether others are to be spared, now that these are held."""
+        """These are held now. Whether the cores to spare have changed."""
         for core in held:
             self._until_s[core] = now + LINGER_S
         self._until_s = {core: until_s for core, until_s in self._until_s.items() if until_s > now}

@@ -72,7 +72,7 @@ class SupervisedWorker:
         return self._restarts and self.start_failures < MAX_START_FAILURES
 
     def next_timer_s(self, now: float) -> float:
-        """When it needs attention unasked: start or restart, hang, a step that gives way, time for a plan."""
+        """When it needs attention unasked: start or restart, hang, a step to recall, time for a plan."""
         if self.state is not WorkerState.UP:
             return self.timer_s if self.timer_s is not None else math.inf
         timers = [self.pipeline.hung_at_s, self.pipeline.patience_ends_s]
@@ -82,11 +82,10 @@ class SupervisedWorker:
         return min((timer for timer in timers if timer is not None), default=math.inf)
 
     def hurry(self, now: float) -> None:
-        """A step that has given way for too long takes its share of the core again."""
+        """A step that has left its core for too long takes its share of it again."""
         ends_s = self.pipeline.patience_ends_s
         if ends_s is not None and now >= ends_s:
-            recall(self.pid)
-            self.pipeline.lose_patience()
+            self.pipeline.lost_patience(is_recalled=recall(self.pid))
 
     def start(self, now: float) -> None:
         """Start the process; its model loads in the background. OSError where no process can be made."""

@@ -114,14 +114,19 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class Pacing:
     """How a step of nothing but best effort gives way to bandwidth that others have reserved: it rests for `pause_s`,
-    then moves `moved_gb` over `paced_s`, where 0 s is as fast as it can, and leaves its core to others where it
-    `gives_way`, its own domain holding none. What it takes says nothing of the device.
+    then moves `moved_gb` over `paced_s`, where 0 s is as fast as it can. Where its own domain holds none, it
+    `leaves_core` to whoever else wants it.
     """
 
     paced_s: float = 0.0
     pause_s: float = 0.0
     moved_gb: float = 0.0
-    gives_way: bool = False
+    leaves_core: bool = False
+
+    @property
+    def is_slow_on_purpose(self) -> bool:
+        """Whether the time it takes says nothing of the device."""
+        return self.leaves_core or self.paced_s > 0.0 or self.pause_s > 0.0
 
 
 NOT_PACED = Pacing()

@@ -28,7 +28,7 @@ def send_off(builder: StepBuilder, pacing: Pacing) -> StepPlan:
         decode_blocks=builder.decode_blocks,
         sequences=builder.chunks,
         predicted_s=pacing.pause_s + max(builder.step_s, pacing.paced_s),
-        gives_way=pacing.gives_way,
+        leaves_core=pacing.leaves_core,
         paced_s=pacing.paced_s,
         pause_s=pacing.pause_s,
     )

@@ -264,7 +264,7 @@ class Scheduler:
             for sequence, end in zip(step.prefills, step.ends, strict=True):
                 if sequence.domain is domain:
                     share(sequence, domain, end, self.config.block_size)
-        if step.shape.tokens and step.pacing is NOT_PACED:
+        if step.shape.tokens and not step.pacing.is_slow_on_purpose:
             self.speeds.learn(result.domain_id, step.shape, result.duration_s)
         if self.bandwidth.is_used or step.pacing is not NOT_PACED:
             self.bandwidth.observed(step, result, self.ground_of(result.domain_id).model, now)

@@ -64,7 +64,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     already, or are empty.
 
     Best effort beside reserved bandwidth waits for `pause_s` first, and takes at least `paced_s` after that, its memory
-    traffic spread over it; where it `gives_way`, it leaves its core to whoever else wants it.
+    traffic spread over it; where it `leaves_core`, whoever else wants its core has it first.
     """
 
     domain_id: str
@@ -81,7 +81,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     sequences: list[SequenceStep] = []
     predicted_s: float = 0.0
     affinity_mask: int = 0
-    gives_way: bool = False
+    leaves_core: bool = False
     paced_s: float = 0.0
     pause_s: float = 0.0
 

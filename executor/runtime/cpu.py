@@ -181,14 +181,14 @@ class CpuRuntime(LedgerReservations):
 
 
 def _idle_class() -> Mechanism:
-    is_open = IdleClass().is_open
-    return Mechanism(
-        name="idle class (SCHED_IDLE)",
-        does="lets others have the core of a step that gives way to a reservation",
-        state="available" if is_open else "no privilege",
-        detail="" if is_open else "CAP_SYS_NICE, or an RLIMIT_NICE of 20",
-        fix="" if is_open else "docker run --cap-add SYS_NICE, or --ulimit nice=20; systemd: LimitNICE=20",
-    )
+    name, does = "idle class (SCHED_IDLE)", "lets others have the core of best effort beside a reservation"
+    if IdleClass().is_open:
+        return Mechanism(name=name, does=does, state="available")
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        return Mechanism(name=name, does=does, state="absent", detail="this process is in another class; see chrt(1)")
+    fix = "docker run --cap-add SYS_NICE, or --ulimit nice=20; systemd: LimitNICE=20"
+    detail = "CAP_SYS_NICE, or an RLIMIT_NICE of 20"
+    return Mechanism(name=name, does=does, state="no privilege", detail=detail, fix=fix)
 
 
 def _recovery_state(uncorrected: int) -> str:

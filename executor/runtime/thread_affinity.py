@@ -11,7 +11,10 @@ from superinfer.executor.runtime.errors import PrivilegeError
 
 def thread_ids(pid: int, proc: Path = Path("/proc")) -> list[int]:
     """The threads of a process; empty where it has ended."""
-    return sorted(int(folder.name) for folder in (proc / str(pid) / "task").glob("[0-9]*"))
+    try:
+        return sorted(map(int, os.listdir(proc / str(pid) / "task")))
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def pin_threads(pid: int, cores: list[int]) -> None:

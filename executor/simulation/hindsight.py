@@ -26,7 +26,7 @@ from superinfer.executor.journal import Added, Begun, Observed, Planned, begin, 
 from superinfer.executor.pipeline import STEP_GAP_S, USUAL_LEAD_S
 from superinfer.executor.simulation.forecast import Arrival, EnginePace, Forecast, forecast
 from superinfer.profiler.latency_model import LatencyModel
-from superinfer.scheduler.domain import NOT_PACED, InFlightStep
+from superinfer.scheduler.domain import InFlightStep
 
 MOST_REQUESTS = 300
 """Requests that are asked about where a run has more, evenly spread over it; each takes some ten milliseconds."""
@@ -93,7 +93,7 @@ class JournalWalk:
     def _look_at(self, entry: Observed) -> None:
         result = entry.result
         step = self.scheduler.domains[result.domain_id].in_flight.get(result.step_id)
-        if step is not None and step.shape.tokens and step.pacing is NOT_PACED:
+        if step is not None and step.shape.tokens and not step.pacing.is_slow_on_purpose:
             self.scheduler.speeds.speak_for(result.domain_id)
             self.on_step(entry, step, self.scheduler.speeds.model_of(result.domain_id))
         self.began_s[result.domain_id] = result.finished_s

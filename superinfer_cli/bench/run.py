@@ -19,7 +19,7 @@ from superinfer.executor.client import EngineClient
 from superinfer.executor.config import EngineConfig
 from superinfer.executor.launch import EngineProcess
 from superinfer.executor.messages import EngineReady
-from superinfer.executor.spared_cores import SparedCores
+from superinfer.executor.spared_cores import OwnCores
 from superinfer.executor.worker import DEFAULT_RUNNER
 from superinfer.profiler.latency_model import LatencyModel
 from superinfer.results.outcome import Outcome, judge, unloaded_stages_ms
@@ -55,7 +55,7 @@ def run_policy(config: EngineConfig, load: Load, *, runner: str = DEFAULT_RUNNER
 
 
 async def _drive(engine: EngineProcess, policy: str, load: Load) -> RunResult:
-    client = EngineClient(engine.endpoint, engine_alive=engine.is_alive, own_cores=SparedCores())
+    client = EngineClient(engine.endpoint, engine_alive=engine.is_alive, own_cores=OwnCores())
     ready = await client.connect()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -305,15 +305,13 @@ def run(
     from superinfer.executor.launch import EngineProcess
     from superinfer.executor.runtime.cpu import CpuRuntime
     from superinfer.executor.runtime.device_sampler import DeviceSampler
-    from superinfer.executor.spared_cores import SparedCores
+    from superinfer.executor.spared_cores import OwnCores
     from superinfer.executor.tokenizer import Tokenizer, load_tokenizer
 
     port = bound.getsockname()[1]
 
     async def main(engine: EngineProcess, tokenizer: Tokenizer) -> None:
-        client = EngineClient(
-            engine.endpoint, engine_alive=engine.is_alive, silence_s=silence_s, own_cores=SparedCores()
-        )
+        client = EngineClient(engine.endpoint, engine_alive=engine.is_alive, silence_s=silence_s, own_cores=OwnCores())
         ready = await client.connect()
         settings = ServerSettings(model_name, ready.max_model_len, keys, holders)
         devices = DeviceSampler(CpuRuntime())

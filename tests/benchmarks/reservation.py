@@ -29,7 +29,7 @@ from superinfer.executor.config import EngineConfig
 from superinfer.executor.launch import EngineProcess
 from superinfer.executor.messages import Finished, Tokens
 from superinfer.executor.models.catalog import resolve_model
-from superinfer.executor.spared_cores import SparedCores
+from superinfer.executor.spared_cores import OwnCores
 from superinfer.scheduler.config import SchedulerConfig
 from superinfer.scheduler.fault_map import HomeAndBackup
 from superinfer.scheduler.request import Request, SamplingParams
@@ -100,7 +100,7 @@ async def stream(client: EngineClient, name: str, contract: str, tokens: int, *,
 
 
 async def measure(engine: EngineProcess, tokens: int, rounds: int) -> dict[str, list[Stream]]:
-    client = EngineClient(engine.endpoint, engine_alive=engine.is_alive, own_cores=SparedCores())
+    client = EngineClient(engine.endpoint, engine_alive=engine.is_alive, own_cores=OwnCores())
     await client.connect()
     cases = {"alone": ("reserved", False), "hog, reserved": ("reserved", True), "hog, no ledger": ("plain", True)}
     found: dict[str, list[Stream]] = {case: [] for case in cases}

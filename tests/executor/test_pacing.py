@@ -42,7 +42,7 @@ class Class(IdleClass):
 
 
 def step(time: Time, paced_s: float = 0.0, pause_s: float = 0.0, idle_class: Class | None = None) -> Pace:
-    plan = StepPlan(domain_id="0", step_id=1, gives_way=idle_class is not None, paced_s=paced_s, pause_s=pause_s)
+    plan = StepPlan(domain_id="0", step_id=1, leaves_core=idle_class is not None, paced_s=paced_s, pause_s=pause_s)
     return Pace(plan, idle_class or Class(), clock=time.clock, sleep=time.sleep)
 
 
@@ -145,16 +145,17 @@ def test_another_process_is_recalled_from_the_class() -> None:
         os._exit(0)
     try:
         os.sched_setscheduler(child, os.SCHED_IDLE, os.sched_param(0))
-        recall(child)
+        assert recall(child)
         assert os.sched_getscheduler(child) == os.SCHED_OTHER
+        assert not recall(child)
     finally:
         os.close(write)
         os.waitpid(child, 0)
         os.close(read)
-    recall(child)  # one that has ended is no error
+    assert not recall(child)  # one that has ended is no error
 
 
-def test_who_gives_way_gets_next_to_nothing_beside_another_of_its_group() -> None:
+def test_who_leaves_core_gets_next_to_nothing_beside_another_of_its_group() -> None:
     """Two processes on one core: the kernel's word on the class that steps enter."""
     idle_class, cores = usable_class(), os.sched_getaffinity(0)
     core = max(cores)

@@ -57,16 +57,21 @@ def test_the_waiting_step_starts_when_the_running_one_ends():
     assert pipeline.expected_end_s == pytest.approx(50.4)
 
 
-def test_patience_with_a_step_that_gives_way_ends_once():
+def test_a_step_that_leaves_its_core_for_too_long_is_recalled_once():
     pipeline = StepPipeline()
     pipeline.sent(plan(0, 0.1), now=50.0, planning_s=0.0)
     assert pipeline.patience_ends_s is None
-    pipeline.sent(StepPlan(domain_id="0", step_id=1, predicted_s=0.1, gives_way=True), now=50.05, planning_s=0.0)
+    pipeline.sent(StepPlan(domain_id="0", step_id=1, predicted_s=0.1, leaves_core=True), now=50.05, planning_s=0.0)
     assert pipeline.patience_ends_s is None
     pipeline.received(result(0, 50.0, 50.1))
     assert pipeline.patience_ends_s == pytest.approx(50.1 + PATIENCE * 0.1)
-    pipeline.lose_patience()
+    pipeline.lost_patience(is_recalled=False)
+    assert pipeline.patience_ends_s == pytest.approx(50.1 + 2 * PATIENCE * 0.1)
+    pipeline.lost_patience(is_recalled=True)
     assert pipeline.patience_ends_s is None
+    ratio = pipeline.ratio
+    pipeline.received(result(1, 50.1, 51.1))
+    assert pipeline.ratio == ratio  # somebody had its core: that says nothing of those to come
 
 
 def test_a_step_without_a_result_counts_as_hung_after_the_longer_of_the_two_bounds():

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from superinfer.executor import spared_cores
-from superinfer.executor.spared_cores import LINGER_S, HeldCores, SparedCores
+from superinfer.executor.spared_cores import LINGER_S, HeldCores, OwnCores
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core alone cannot be spared")
 
@@ -22,15 +22,15 @@ def test_every_thread_keeps_off_and_comes_back() -> None:
     thread = threading.Thread(target=done.wait)
     thread.start()
     assert thread.native_id is not None
-    own = SparedCores()
+    own = OwnCores()
     try:
-        own.spare([spared])
+        own.keep_off([spared])
         assert os.sched_getaffinity(0) == usable - {spared}
         assert os.sched_getaffinity(thread.native_id) == usable - {spared}
-        own.spare([])
+        own.keep_off([])
         assert os.sched_getaffinity(0) == os.sched_getaffinity(thread.native_id) == usable
     finally:
-        own.spare([])
+        own.keep_off([])
         done.set()
         thread.join()
 
@@ -38,25 +38,25 @@ def test_every_thread_keeps_off_and_comes_back() -> None:
 @needs_two_cores
 def test_where_no_other_core_is_left_it_keeps_off_none() -> None:
     usable = os.sched_getaffinity(0)
-    own = SparedCores()
+    own = OwnCores()
     try:
-        own.spare([max(usable)])
-        own.spare(usable)
+        own.keep_off([max(usable)])
+        own.keep_off(usable)
         assert os.sched_getaffinity(0) == usable
     finally:
-        own.spare([])
+        own.keep_off([])
 
 
 @needs_two_cores
 def test_what_could_not_be_done_is_done_when_it_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     usable = os.sched_getaffinity(0)
-    own = SparedCores()
-    own.spare([max(usable)])
+    own = OwnCores()
+    own.keep_off([max(usable)])
     with monkeypatch.context() as patch:
         patch.setattr(spared_cores, "pin_threads", fail)
-        own.spare([])
+        own.keep_off([])
     assert os.sched_getaffinity(0) == usable - {max(usable)}
-    own.spare([])
+    own.keep_off([])
     assert os.sched_getaffinity(0) == usable
 
 

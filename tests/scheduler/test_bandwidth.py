@@ -290,7 +290,7 @@ def test_a_step_of_best_effort_beside_a_reservation_is_spread_until_the_rest_of_
     stream = scheduler.plan("a", 0.0)
     assert stream is not None
     assert stream.paced_s == 0.0  # the holder is never held back
-    assert not stream.gives_way
+    assert not stream.leaves_core
     device = SimulatedDevice("b", MODEL)
     scheduler.observe(device.execute(free), 0.1)
     correction = scheduler.model.correction
@@ -299,7 +299,7 @@ def test_a_step_of_best_effort_beside_a_reservation_is_spread_until_the_rest_of_
     moved_gb = (2e8 + 1e3 * 9) / 1e9
     assert paced.paced_s == pytest.approx(moved_gb / (BANDWIDTH - 6.0), rel=0.01)
     assert paced.predicted_s == paced.paced_s
-    assert paced.gives_way
+    assert paced.leaves_core
     device.now = 0.1
     result = device.execute(paced)
     assert result.duration_s == pytest.approx(paced.paced_s)
@@ -309,7 +309,7 @@ def test_a_step_of_best_effort_beside_a_reservation_is_spread_until_the_rest_of_
     after = scheduler.plan("b", result.finished_s)
     assert after is not None
     assert after.paced_s == 0.0
-    assert not after.gives_way
+    assert not after.leaves_core
 
 
 def test_a_step_that_only_leaves_its_core_to_others_teaches_nothing_either() -> None:
@@ -319,7 +319,7 @@ def test_a_step_that_only_leaves_its_core_to_others_teaches_nothing_either() -> 
     assert scheduler.plan("a", 0.0) is not None
     plan = scheduler.plan("b", 0.0)
     assert plan is not None
-    assert plan.gives_way
+    assert plan.leaves_core
     assert plan.paced_s == 0.0
     result, correction = SimulatedDevice("b", MODEL).execute(plan), scheduler.model.correction
     result.finished_s += 1.0  # somebody had its core
@@ -333,8 +333,10 @@ def test_best_effort_in_the_holders_own_domain_keeps_its_core() -> None:
     scheduler.add(request("big", "big", 0.0, outputs=20), 0.0)
     assert scheduler.plan("a", 0.0) is not None
     shape = StepShape(tokens=1, decodes=1, rows=1)
-    assert not scheduler.bandwidth.pacing("a", [], shape, MODEL, 0.0).gives_way
-    assert scheduler.bandwidth.pacing("b", [], shape, MODEL, 0.0).gives_way
+    own, other = (scheduler.bandwidth.pacing(each, [], shape, MODEL, 0.0) for each in "ab")
+    assert not own.leaves_core
+    assert other.leaves_core
+    assert other.is_slow_on_purpose
 
 
 @given(weight_gb=st.floats(1e-3, 2.0), wanted=st.sampled_from(["big", "small", "other"]))
