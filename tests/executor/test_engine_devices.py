@@ -34,6 +34,8 @@ from superinfer.scheduler.topology import parse_topology
 
 pytestmark = pytest.mark.usefixtures("toy_processes")
 
+needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="both domains would be on one core")
+
 FILE = "nodes: [{name: n, devices: [{name: d, type: H100-SXM5}]}]"
 
 
@@ -65,6 +67,7 @@ def engine_on(runtime: SimulatedRuntime, config: EngineConfig, endpoint: str) ->
     assert not thread.is_alive()
 
 
+@needs_two_cores
 def test_a_fatal_event_moves_the_requests_of_the_domain_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_watch, "LOOK_S", 0.02)
     runtime = SimulatedRuntime(parse_topology(FILE, "test"))
@@ -163,7 +166,7 @@ class Told(OwnCores):
             self.cores.append(list(cores))
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core alone cannot be spared")
+@needs_two_cores
 def test_engine_and_clients_keep_off_a_holders_core_and_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ def test_a_step_beside_nothing_is_told_nothing() -> None:
 
 
 @pytest.mark.parametrize("paced_s", [0.0, 0.1])
-def test_a_step_that_gives_way_leaves_its_core_to_others_until_it_ends(paced_s: float) -> None:
+def test_a_step_leaves_its_core_to_others_until_it_ends(paced_s: float) -> None:
     idle_class = Class()
     with step(Time(), paced_s, idle_class=idle_class) as moved:
         assert (moved is not None) == (paced_s > 0.0)
@@ -155,7 +155,7 @@ def test_another_process_is_recalled_from_the_class() -> None:
     assert not recall(child)  # one that has ended is no error
 
 
-def test_who_leaves_core_gets_next_to_nothing_beside_another_of_its_group() -> None:
+def test_who_leaves_its_core_gets_next_to_nothing_beside_another_of_its_group() -> None:
     """Two processes on one core: the kernel's word on the class that steps enter."""
     idle_class, cores = usable_class(), os.sched_getaffinity(0)
     core = max(cores)
