@@ -66,9 +66,10 @@ def describe_exit(code: int | None) -> str:
 class ChildProcess:
     """`python -m module arguments…` with `settings` on its standard input, which stays open as its lifeline.
 
-    The child has a session of its own, so that Ctrl-C in a terminal reaches the parent alone, which then
-    ends it in order. Its standard output goes to standard error: the parent's standard output is data. It inherits
-    the file descriptors `files`, under the same numbers, and `environment` beside this process's own.
+    The child has a process group of its own, so that Ctrl-C in a terminal reaches the parent alone, which then ends it
+    in order; no session, since Linux shares cores out by sessions (autogroup) before it looks at classes. Its standard
+    output goes to standard error: the parent's standard output is data. It inherits the file descriptors `files`, under
+    the same numbers, and `environment` beside this process's own.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ChildProcess:
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=2,
-            start_new_session=True,
+            process_group=0,
             pass_fds=files,
             env=None if environment is None else {**os.environ, **environment},
         )

@@ -93,7 +93,7 @@ def _become_worker(endpoint: str, runner: str, lifeline: int, *, is_single: bool
     """What a worker started by itself does, in this process."""
     code = 1
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         os.dup2(lifeline, 0)
         os.close(lifeline)
         if not is_single:

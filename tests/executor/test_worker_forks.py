@@ -63,7 +63,7 @@ def test_forked_workers_run_steps_as_children_of_their_own_and_are_gone_after_th
         assert [first_token(one), first_token(other)] == expected_output([5, 6], 1) * 2
         assert {parent_of(one.pid), parent_of(other.pid)} == {os.getpid()}
         assert Path(f"/proc/{one.pid}/comm").read_text() == "superinfer:w0\n"
-        assert len({os.getsid(pid) for pid in (one.pid, other.pid, forks.pid, os.getpid())}) == 4
+        assert len({os.getpgid(pid) for pid in (one.pid, other.pid, forks.pid, os.getpid())}) == 4
         pids = one.pid, other.pid
     assert all(process_is_gone(pid) for pid in pids)
 
