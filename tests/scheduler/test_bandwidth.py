@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 
@@ -19,6 +20,7 @@ from superinfer.scheduler.ledger import Priority
 from superinfer.scheduler.policies.registry import POLICIES
 from superinfer.scheduler.request import Request, SamplingParams
 from superinfer.scheduler.scheduler import Scheduler
+from superinfer.scheduler.steps import StepPlan, StepResult
 
 BANDWIDTH = 10.0
 RESERVABLE = 9.0
@@ -373,3 +375,54 @@ def test_two_best_effort_domains_share_what_is_left() -> None:
     assert gate.pacing("b", [], shape, MODEL, 5.0).paced_s == pytest.approx(1.0 / 2.0)  # c's step is not over yet
     gate._shares["bus"]._interference.moved("c", 0.1, 5.1, 1.0)
     assert gate.pacing("b", [], shape, MODEL, 5.2).paced_s == pytest.approx(1.0 / 4.0)
+
+
+def beside(slope: float, weight_bytes: float) -> list[StepPlan]:
+    """What best effort in b is planned to do while a's decodes take `slope` (log) longer for each GB/s that b moves."""
+    scheduler = shared_scheduler(weight_bytes=weight_bytes, max_model_len=1000)
+    holder, best_effort = SimulatedDevice("a", MODEL), SimulatedDevice("b", MODEL)
+    scheduler.add(request("r", "other", 0.0, outputs=400), 0.0)
+    scheduler.add(request("best", "best", 0.0, outputs=900), 0.0)
+    plans: list[StepPlan] = []
+    flights: dict[str, StepResult] = {}
+    moving_s = rate = 0.0
+    now = 0.0
+    while len(plans) < 300 and scheduler._by_request.get("r") is not None:
+        for name, device in (("a", holder), ("b", best_effort)):
+            if name in flights:
+                continue
+            device.now = now
+            plan = scheduler.plan(name, now)
+            assert plan is not None
+            result = flights[name] = device.execute(plan)
+            if name == "b":
+                plans.append(plan)
+                moving_s = result.started_s + plan.pause_s
+                rate = weight_bytes / 1e9 / (result.finished_s - moving_s)
+            elif moving_s <= now < flights.get("b", result).finished_s:
+                result.finished_s = now + result.duration_s * math.exp(slope * rate)
+        name = min(flights, key=lambda each: flights[each].finished_s)
+        now = flights[name].finished_s
+        scheduler.observe(flights.pop(name), now)
+    return plans
+
+
+def test_best_effort_that_slows_a_holder_down_is_slowed_itself_and_rests_now_and_then() -> None:
+    plans = beside(slope=0.1, weight_bytes=5e7)
+    free_s = plans[0].predicted_s
+    assert all(plan.predicted_s >= plan.pause_s + plan.paced_s for plan in plans)
+    resting = [plan for plan in plans if plan.pause_s > 0.0]
+    assert resting
+    assert len(resting) < len(plans) / 4
+    assert plans[-1].paced_s > 3 * free_s
+
+
+def test_best_effort_that_costs_a_holder_nothing_runs_as_the_ledger_lets_it() -> None:
+    plans = beside(slope=0.0, weight_bytes=5e7)
+    assert {plan.paced_s for plan in plans} == {0.0}  # 50 MB a step are less than is left
+
+
+def test_a_holder_that_uses_more_than_it_reserved_is_kept_at_that_rate_and_no_higher() -> None:
+    # It moves 0.2 GB in 25 ms, 8 GB/s, and has reserved 4.
+    plans = beside(slope=0.05, weight_bytes=2e8)
+    assert plans[-1].paced_s == pytest.approx(0.2 / (BANDWIDTH - 4.0), rel=0.05)
