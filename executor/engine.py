@@ -376,15 +376,13 @@ class Engine:
 
     def _spare_cores(self, scheduler: Scheduler) -> None:
         """Leave the cores of those that hold bandwidth to them, and have clients do so."""
-        self._own_cores.keep_off(self._held_cores.spared)  # again, where it could not be done before
         now = time.monotonic()
         holding = scheduler.bandwidth.holding(now)
-        if not holding and not self._held_cores.spared:
-            return
-        held = [core for worker in self._workers if worker.domain_id in holding for core in worker.config.cores]
-        if self._held_cores.update(held, now):
-            self._own_cores.keep_off(self._held_cores.spared)
-            self._hub.broadcast(CoresSpared(self._held_cores.spared))
+        if holding or self._held_cores.spared:
+            held = [core for worker in self._workers if worker.domain_id in holding for core in worker.config.cores]
+            if self._held_cores.update(held, now):
+                self._hub.broadcast(CoresSpared(self._held_cores.spared))
+        self._own_cores.keep_off(self._held_cores.spared)  # each time: where it failed it is tried again
 
     def _drop_orphans(self, scheduler: Scheduler) -> None:
         """Free what the requests of vanished clients hold."""
